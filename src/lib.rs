@@ -1,0 +1,23 @@
+//! teamplane: the team plane for coding agents, one Durable Object per team.
+//!
+//! Read in this order: [`api`] (every endpoint, one line each), a file of [`domain`], [`store`],
+//! [`maintain`]. Everything here is synchronous and runs natively; only `edge`, `object` and
+//! `store/durable.rs` know workerd.
+pub mod api;
+pub mod auth;
+pub mod domain;
+#[cfg(target_arch = "wasm32")]
+mod edge;
+pub mod error;
+pub mod guard;
+pub mod ids;
+pub mod json;
+pub mod limits;
+pub mod maintain;
+#[cfg(target_arch = "wasm32")]
+mod object;
+pub mod page;
+pub mod rate;
+pub mod shard;
+pub mod store;
+pub mod text;

@@ -1,0 +1,104 @@
+//! Every limit, budget and age, its unit last. Areas refer to these by name, never to numbers.
+
+pub const SECOND_MS: i64 = 1_000;
+pub const MINUTE_MS: i64 = 60 * SECOND_MS;
+pub const HOUR_MS: i64 = 60 * MINUTE_MS;
+pub const DAY_MS: i64 = 24 * HOUR_MS;
+
+/// The largest integer that JSON clients and the platform carry exactly.
+pub const SAFE_INTEGER_MAX: i64 = (1 << 53) - 1;
+
+// Requests.
+pub const JSON_BYTES_MAX: usize = 1 << 20;
+pub const HEARTBEAT_BYTES_MAX: usize = 2 << 20;
+pub const URL_BYTES_MAX: usize = 8 << 10;
+pub const TOKEN_BYTES_MAX: usize = 256;
+pub const IDEMPOTENCY_KEY_CHARS_MAX: usize = 128;
+pub const IDEMPOTENCY_AGE_MS: i64 = DAY_MS;
+/// Rate limits are counted in tenths: parts, chunks and heartbeats cost one tenth.
+pub const RATE_TENTHS: i64 = 10;
+pub const RATE_BURST_SECONDS: i64 = 2;
+pub const RATE_BUCKETS_MAX: usize = 10_000;
+pub const STORE_BYTES_MAX_DEFAULT: u64 = 10_000_000_000;
+/// From this share of the store's limit on, writes that grow it are refused.
+pub const STORE_FULL_PERCENT: u64 = 95;
+
+// Lists.
+pub const PAGE_ITEMS_DEFAULT: usize = 50;
+pub const PAGE_ITEMS_MAX: usize = 200;
+pub const PAGE_BYTES_MAX: usize = 2 << 20;
+pub const SNAPSHOT_PAIRS_MAX: usize = 500;
+pub const CURSOR_AGE_MS: i64 = 15 * MINUTE_MS;
+pub const CURSOR_CHARS_MAX: usize = 512;
+
+// Texts.
+pub const NAME_CHARS_MAX: usize = 128;
+pub const EMAIL_CHARS_MAX: usize = 254;
+pub const TITLE_CHARS_MAX: usize = 512;
+pub const HARNESS_CHARS_MAX: usize = 64;
+pub const NATIVE_ID_CHARS_MAX: usize = 256;
+pub const ROLE_CHARS_MAX: usize = 64;
+pub const QUERY_CHARS_MAX: usize = 1_000;
+pub const SNIPPET_CHARS_MAX: usize = 200;
+pub const MEDIA_TYPE_CHARS_MAX: usize = 128;
+
+// Teams and credentials.
+pub const USER_TOKEN_AGE_MS: i64 = 90 * DAY_MS;
+pub const USER_TOKEN_AGE_MS_MIN: i64 = MINUTE_MS;
+pub const USER_TOKEN_AGE_MS_MAX: i64 = 400 * DAY_MS;
+pub const MACHINE_TOKEN_AGE_MS: i64 = 30 * DAY_MS;
+pub const MACHINE_TOKEN_OVERLAP_MS: i64 = 10 * MINUTE_MS;
+pub const LAST_USED_STEP_MS: i64 = HOUR_MS;
+pub const MEMBERS_MAX: usize = 1_000;
+pub const GROUPS_MAX: usize = 1_000;
+pub const MACHINES_MAX: usize = 1_000;
+pub const MACHINES_PER_PRINCIPAL_MAX: usize = 100;
+pub const CREDENTIALS_PER_PRINCIPAL_MAX: usize = 100;
+pub const SOURCES_MAX: usize = 2_000;
+pub const APPS_MAX: usize = 100;
+pub const EVENTS_DAYS: i64 = 7;
+pub const DELIVERIES_DAYS: i64 = 7;
+pub const JOURNAL_DAYS: i64 = 90;
+pub const RETENTION_DAYS_MAX: i64 = 3_650;
+
+// Machines.
+pub const LINK_GRACE_MS: i64 = 45 * SECOND_MS;
+pub const ROOTS_MAX: usize = 256;
+pub const BINDINGS_MAX: usize = 256;
+pub const RULES_MAX: usize = 256;
+pub const ACTIVITIES_MAX: usize = 4_096;
+pub const TURN_CHARS_MAX: usize = 32;
+
+// Captures and messages.
+pub const CAPTURE_AGE_MS: i64 = DAY_MS;
+pub const CAPTURE_PARTS_MAX: i64 = 2_000;
+pub const CAPTURE_MESSAGES_MAX: i64 = 100_000;
+pub const CAPTURE_BYTES_MAX: i64 = 128 << 20;
+pub const CAPTURE_ARTIFACTS_MAX: usize = 32;
+pub const PART_BYTES_MAX: usize = 1 << 20;
+/// A part is kept as JSON beside its searched text, which may double it; a row has 2 MB.
+pub const PART_ROW_BYTES_MAX: usize = 2_000_000;
+pub const PART_MESSAGES_MAX: usize = 1_000;
+pub const MESSAGE_BYTES_MAX: usize = 512 << 10;
+pub const SEARCHED_BYTES_MAX: usize = 64 << 10;
+pub const PROJECTION_BYTES_MAX: usize = 64 << 10;
+/// What `until_revision` says of a row that the current version holds.
+pub const UNTIL_OPEN: i64 = SAFE_INTEGER_MAX;
+
+// Uploads.
+pub const UPLOAD_BYTES_MAX_DEFAULT: i64 = 256 << 20;
+pub const CHUNK_BYTES_MIN: i64 = 64 << 10;
+pub const CHUNK_BYTES_DEFAULT: i64 = 256 << 10;
+pub const CHUNK_BYTES_MAX: i64 = 1 << 20;
+pub const CHUNKS_ATTACHED_MAX: usize = 512;
+pub const CHUNKS_MISSING_LISTED_MAX: usize = 512;
+/// Bytes hashed or sent between two yields.
+pub const SLICE_BYTES_MAX: usize = 4 << 20;
+pub const UPLOAD_AGE_MS: i64 = DAY_MS;
+
+const _: () = assert!(PAGE_ITEMS_DEFAULT <= PAGE_ITEMS_MAX && PAGE_ITEMS_MAX <= SNAPSHOT_PAIRS_MAX);
+const _: () = assert!(MESSAGE_BYTES_MAX <= PART_BYTES_MAX && PART_BYTES_MAX <= JSON_BYTES_MAX);
+const _: () = assert!(MESSAGE_BYTES_MAX <= PAGE_BYTES_MAX);
+const _: () = assert!(PART_BYTES_MAX < PART_ROW_BYTES_MAX);
+const _: () =
+    assert!(CHUNK_BYTES_MIN <= CHUNK_BYTES_DEFAULT && CHUNK_BYTES_DEFAULT <= CHUNK_BYTES_MAX);

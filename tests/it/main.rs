@@ -1,0 +1,3 @@
+//! Native integration tests: the whole API over real SQLite, in memory.
+mod team;
+mod teams;

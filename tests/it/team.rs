@@ -1,0 +1,232 @@
+//! One object in memory, with a clock that the test sets: `team.post(&token, "/sessions", json)`.
+use serde_json::Value as Json;
+use std::cell::{Cell, RefCell};
+use teamplane::api::{self, Answer, Body, Config, Plane, Reply, Request};
+use teamplane::domain::teams::{CreateTeam, NewOwner, create};
+use teamplane::ids::{Entropy, Id, ServerId, TeamId};
+use teamplane::limits::{STORE_BYTES_MAX_DEFAULT, UPLOAD_BYTES_MAX_DEFAULT};
+use teamplane::rate::RateLimiter;
+use teamplane::store::Db;
+use teamplane::store::migrate;
+use teamplane::store::native::Native;
+
+pub const START_MS: i64 = 1_700_000_000_000;
+
+/// Different bytes at every call, the same in every run.
+#[derive(Default)]
+pub struct Seeded(Cell<u64>);
+
+impl Entropy for Seeded {
+    fn fill(&self, bytes: &mut [u8]) {
+        for byte in bytes {
+            // xorshift64*: any fixed sequence does.
+            let mut x = self.0.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+            x ^= x >> 12;
+            x ^= x << 25;
+            x ^= x >> 27;
+            self.0.set(x);
+            *byte = x.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes()[7];
+        }
+    }
+}
+
+pub struct Team {
+    pub driver: Native,
+    pub entropy: Seeded,
+    pub now_ms: Cell<i64>,
+    pub config: Config,
+    pub server_id: ServerId,
+    limiter: RefCell<RateLimiter>,
+    pub id: TeamId,
+    /// The owner's token.
+    pub owner: String,
+    requests: Cell<u64>,
+}
+
+/// An answer as a client sees it.
+#[derive(Debug)]
+pub struct Got {
+    pub status: u16,
+    pub headers: Vec<(&'static str, String)>,
+    pub bytes: Vec<u8>,
+    pub json: Json,
+}
+
+impl Got {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str())
+    }
+    /// The answer's data, which must have come with `status`.
+    #[track_caller]
+    pub fn data(&self, status: u16) -> &Json {
+        assert_eq!(self.status, status, "{}", self.json);
+        &self.json["data"]
+    }
+    #[track_caller]
+    pub fn items(&self) -> &Vec<Json> {
+        assert_eq!(self.status, 200, "{}", self.json);
+        self.json["items"].as_array().expect("a list has items")
+    }
+    /// A refusal's status, code and field.
+    pub fn refusal(&self) -> (u16, &str, &str) {
+        let error = &self.json["error"];
+        let text = |value: &'static str| error[value].as_str().unwrap_or_default();
+        (self.status, text("code"), error["details"]["field"].as_str().unwrap_or_default())
+    }
+}
+
+impl Default for Team {
+    fn default() -> Team {
+        Team::new()
+    }
+}
+
+impl Team {
+    pub fn new() -> Team {
+        Team::over(Native::open_in_memory(), migrate::SCHEMA_VERSION)
+    }
+
+    /// Over a store whose schema has come only to `schema_version`.
+    pub fn over(driver: Native, schema_version: i64) -> Team {
+        let entropy = Seeded::default();
+        let server_id = ServerId::random(&entropy);
+        let db = Db::new(&driver, &entropy, START_MS);
+        migrate::upgrade(&db, 0, &server_id, schema_version).expect("the migrations apply");
+        let mut team = Team {
+            driver,
+            entropy,
+            now_ms: Cell::new(START_MS),
+            config: Config {
+                rate_limit_per_s: 0,
+                upload_bytes_max: UPLOAD_BYTES_MAX_DEFAULT,
+                store_bytes_max: STORE_BYTES_MAX_DEFAULT,
+            },
+            server_id,
+            limiter: RefCell::default(),
+            id: TeamId::from_hex(&"0".repeat(32)),
+            owner: String::new(),
+            requests: Cell::default(),
+        };
+        (team.id, team.owner) = team.another("Acme");
+        team
+    }
+
+    /// Makes one more team in the same object; its id and its owner's token.
+    pub fn another(&self, name: &str) -> (TeamId, String) {
+        let id = TeamId::random(&self.entropy);
+        let owner = NewOwner { name: "Ada".into(), email: None };
+        let body = CreateTeam { name: name.into(), owner };
+        let created = self.db().transaction(|tx| create(tx, &id, &body)).expect("a team is made");
+        (id, created.credential.token.expect("a new token is shown"))
+    }
+
+    pub fn db(&self) -> Db<'_> {
+        Db::new(&self.driver, &self.entropy, self.now_ms.get())
+    }
+
+    pub fn advance(&self, ms: i64) {
+        self.now_ms.set(self.now_ms.get() + ms);
+    }
+
+    /// Sends a request as the object would get it: `path` is below the team, headers lower-case.
+    pub fn send(
+        &self,
+        token: &str,
+        method: &str,
+        path: &str,
+        headers: &[(&'static str, &str)],
+        body: Option<&[u8]>,
+    ) -> Got {
+        self.send_to(&format!("/v1/teams/{}{path}", self.id), token, method, headers, body)
+    }
+
+    pub fn send_to(
+        &self,
+        address: &str,
+        token: &str,
+        method: &str,
+        headers: &[(&'static str, &str)],
+        body: Option<&[u8]>,
+    ) -> Got {
+        self.requests.set(self.requests.get() + 1);
+        let request_id = format!("request_{:032x}", self.requests.get());
+        let mut all: Vec<(&'static str, String)> =
+            headers.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+        if !token.is_empty() {
+            all.push(("authorization", format!("Bearer {token}")));
+        }
+        let (path, query) = address.split_once('?').unwrap_or((address, ""));
+        let matched = api::find_route(method, path);
+        let limit = matched.map_or(0, |matched| matched.route.payload.bytes_max());
+        let bytes = body.unwrap_or_default();
+        let request = Request {
+            method,
+            path,
+            query,
+            headers: &all,
+            body: (bytes.len() <= limit).then_some(bytes),
+            request_id: &request_id,
+        };
+        let plane = Plane {
+            db: self.db(),
+            server_id: &self.server_id,
+            config: &self.config,
+            limiter: &self.limiter,
+        };
+        let answer = match api::handle(&plane, &request) {
+            Reply::Answer(answer) => answer,
+            Reply::Job(mut job) => loop {
+                match job(&self.db()) {
+                    Ok(Some(answer)) => break answer,
+                    Ok(None) => {}
+                    Err(error) => break Answer::refusal(error, &request_id),
+                }
+            },
+        };
+        self.received(answer)
+    }
+
+    fn received(&self, answer: Answer) -> Got {
+        let bytes = match answer.body {
+            Body::Empty => Vec::new(),
+            Body::Json(text) => text.into_bytes(),
+            Body::Bytes(bytes) => bytes,
+            Body::Chunks(mut next) => {
+                let mut all = Vec::new();
+                while let Some(chunk) = next(&self.db()).expect("the body goes on") {
+                    all.extend(chunk);
+                }
+                all
+            }
+        };
+        let text = String::from_utf8_lossy(&bytes);
+        let json = serde_json::from_str(&teamplane::text::replace_lone_surrogates(&text));
+        Got {
+            status: answer.status,
+            headers: answer.headers,
+            json: json.unwrap_or_default(),
+            bytes,
+        }
+    }
+
+    pub fn get(&self, token: &str, path: &str) -> Got {
+        self.send(token, "GET", path, &[], None)
+    }
+    pub fn post(&self, token: &str, path: &str, body: Json) -> Got {
+        self.send(token, "POST", path, &[], Some(body.to_string().as_bytes()))
+    }
+    pub fn patch(&self, token: &str, path: &str, body: Json) -> Got {
+        self.send(token, "PATCH", path, &[], Some(body.to_string().as_bytes()))
+    }
+    pub fn put(&self, token: &str, path: &str, body: &str) -> Got {
+        self.send(token, "PUT", path, &[], Some(body.as_bytes()))
+    }
+    pub fn delete(&self, token: &str, path: &str) -> Got {
+        self.send(token, "DELETE", path, &[], None)
+    }
+
+    /// One number from the store: `team.count("SELECT count(*) FROM messages")`.
+    pub fn count(&self, sql: &str) -> i64 {
+        self.driver.connection().query_row(sql, [], |row| row.get(0)).expect("the query runs")
+    }
+}
