@@ -2,9 +2,13 @@
 use serde_json::Value as Json;
 use std::cell::{Cell, RefCell};
 use teamplane::api::{self, Answer, Body, Config, Plane, Reply, Request};
+use teamplane::auth::{Kind, Role};
+use teamplane::domain::credentials::{self, Holder};
+use teamplane::domain::members;
 use teamplane::domain::teams::{CreateTeam, NewOwner, create};
-use teamplane::ids::{Entropy, Id, ServerId, TeamId};
-use teamplane::limits::{STORE_BYTES_MAX_DEFAULT, UPLOAD_BYTES_MAX_DEFAULT};
+use teamplane::ids::{Entropy, Id, MachineId, PrincipalId, ServerId, SourceId, TeamId};
+use teamplane::limits::{MACHINE_TOKEN_AGE_MS, STORE_BYTES_MAX_DEFAULT, UPLOAD_BYTES_MAX_DEFAULT};
+use teamplane::params;
 use teamplane::rate::RateLimiter;
 use teamplane::store::Db;
 use teamplane::store::migrate;
@@ -41,6 +45,20 @@ pub struct Team {
     /// The owner's token.
     pub owner: String,
     requests: Cell<u64>,
+}
+
+/// A person of the team and their token.
+pub struct Person {
+    pub id: PrincipalId,
+    pub token: String,
+}
+
+/// A machine, the source it publishes to, and its token.
+pub struct Publisher {
+    pub machine_id: MachineId,
+    pub source_id: SourceId,
+    pub custodian_id: PrincipalId,
+    pub token: String,
 }
 
 /// An answer as a client sees it.
@@ -118,6 +136,68 @@ impl Team {
         let body = CreateTeam { name: name.into(), owner };
         let created = self.db().transaction(|tx| create(tx, &id, &body)).expect("a team is made");
         (id, created.credential.token.expect("a new token is shown"))
+    }
+
+    /// Adds a person with that role.
+    pub fn person(&self, name: &str, role: Role) -> Person {
+        let made = self.db().transaction(|tx| {
+            let id = members::insert(tx, &self.id, name, None, role)?;
+            let holder = Holder {
+                kind: Kind::User,
+                team_id: &self.id,
+                principal_id: &id,
+                source_id: None,
+                machine_id: None,
+                app_id: None,
+            };
+            let credential = credentials::issue(tx, &holder, MACHINE_TOKEN_AGE_MS)?;
+            Ok(Person { id, token: credential.token.expect("a new token is shown") })
+        });
+        made.expect("a person is added")
+    }
+
+    /// A machine of a new member, with a restricted source.
+    pub fn publisher(&self, name: &str) -> Publisher {
+        self.publisher_of(&self.person(&format!("{name}'s custodian"), Role::Member).id, name)
+    }
+
+    /// A machine of that person, with a restricted source.
+    pub fn publisher_of(&self, custodian_id: &PrincipalId, name: &str) -> Publisher {
+        let made = self.db().transaction(|tx| {
+            let (machine_id, source_id): (MachineId, SourceId) = (tx.new_id(), tx.new_id());
+            tx.execute(
+                "INSERT INTO machines
+                     (team_id, id, name, custodian_id, enrollment_key, created_at)
+                 VALUES (?1, ?2, ?3, ?4, ?2, ?5)",
+                params![&self.id, &machine_id, name, custodian_id, tx.now_ms],
+            )?;
+            tx.execute(
+                "INSERT INTO sources
+                     (team_id, id, name, kind, machine_id, custodian_id, visibility, state,
+                      created_at)
+                 VALUES (?1, ?2, ?3, 'connector', ?4, ?5, 'restricted', 'active', ?6)",
+                params![
+                    &self.id,
+                    &source_id,
+                    &format!("{name} connector"),
+                    &machine_id,
+                    custodian_id,
+                    tx.now_ms
+                ],
+            )?;
+            let holder = Holder {
+                kind: Kind::Machine,
+                team_id: &self.id,
+                principal_id: custodian_id,
+                source_id: Some(&source_id),
+                machine_id: Some(&machine_id),
+                app_id: None,
+            };
+            let credential = credentials::issue(tx, &holder, MACHINE_TOKEN_AGE_MS)?;
+            let token = credential.token.expect("a new token is shown");
+            Ok(Publisher { machine_id, source_id, custodian_id: custodian_id.clone(), token })
+        });
+        made.expect("a machine is enrolled")
     }
 
     pub fn db(&self) -> Db<'_> {
