@@ -70,7 +70,7 @@ CREATE VIRTUAL TABLE message_search USING fts5 (
 );
 -- Titles of sessions; rowid is the session's.
 CREATE VIRTUAL TABLE title_search USING fts5 (
-    title, content = '', contentless_delete = 1, prefix = '3',
+    text, content = '', contentless_delete = 1, prefix = '3',
     tokenize = 'unicode61 remove_diacritics 2'
 );
 

@@ -2,7 +2,10 @@
 //! route, method, token, team, rate, media type, size; then the handler's fields, role,
 //! existence, precondition, state.
 use crate::auth::{self, Principal, Token};
-use crate::domain::{credentials, idempotency, journal, teams};
+use crate::domain::{
+    capture_commit, capture_parts, captures, credentials, idempotency, journal, message_pages,
+    session_list, sessions, teams,
+};
 use crate::error::{Code, Error, Result};
 use crate::ids::{Id, ServerId, TeamId};
 use crate::json;
@@ -119,18 +122,18 @@ pub const ROUTES: &[Route] = &[
 //    find  ("/machines",                          machines::list),
 //    create("/machines",                          machines::enroll),
 //    get   ("/machines/{machine}",                machines::get),
-//    create("/captures",                          captures::begin),
-//    get   ("/captures/{capture}",                captures::get),
-//    delete("/captures/{capture}",                captures::abort),
-//    put   ("/captures/{capture}/parts/{index}",  PART, captures::put_part),
-//    post  ("/captures/{capture}/commit",         captures::commit),
-//    find  ("/sessions",                          session_list::list),
-//    get   ("/sessions/{session}",                sessions::get),
-//    patch ("/sessions/{session}",                sessions::change),
-//    delete("/sessions/{session}",                sessions::delete),
-//    find  ("/sessions/{session}/messages",       message_pages::list),
-//    find  ("/sessions/{session}/versions",       sessions::versions),
-//    find  ("/sessions/{session}/artifacts",      sessions::artifacts),
+    create("/captures",                          captures::begin),
+    get   ("/captures/{capture}",                captures::get),
+    delete("/captures/{capture}",                captures::abort),
+    put   ("/captures/{capture}/parts/{index}",  PART, capture_parts::put),
+    post  ("/captures/{capture}/commit",         capture_commit::commit),
+    find  ("/sessions",                          session_list::list),
+    get   ("/sessions/{session}",                sessions::get),
+    patch ("/sessions/{session}",                sessions::change),
+    delete("/sessions/{session}",                sessions::delete),
+    find  ("/sessions/{session}/messages",       message_pages::list),
+    find  ("/sessions/{session}/versions",       sessions::versions),
+    find  ("/sessions/{session}/artifacts",      sessions::artifacts),
 //    create("/uploads",                           uploads::create),
 //    get   ("/uploads/{upload}",                  uploads::get),
 //    post  ("/uploads/{upload}/chunks",           uploads::attach),

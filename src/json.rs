@@ -7,20 +7,40 @@ use serde::de::DeserializeOwned;
 pub fn body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let text = text(bytes)?;
     let mut json = serde_json::Deserializer::from_str(&text);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let path = error.path().to_string();
-        let inner = error.into_inner();
-        if inner.is_data() { misfit(&path, &inner.to_string()) } else { malformed(&inner) }
-    })?;
+    let value = serde_path_to_error::deserialize(&mut json).map_err(refusal)?;
     json.end().map_err(|error| malformed(&error))?;
     Ok(value)
 }
 
 /// A body's text with lone surrogates replaced; parsing may still refuse it.
 pub fn text(bytes: &[u8]) -> Result<std::borrow::Cow<'_, str>> {
-    std::str::from_utf8(bytes)
-        .map(replace_lone_surrogates)
-        .map_err(|_| Error::new(Code::InvalidJson, "the body is not UTF-8"))
+    std::str::from_utf8(bytes).map(replace_lone_surrogates).map_err(|_| not_utf8())
+}
+
+/// A struct that borrows from JSON text, whose raw parts stay as they are.
+pub fn borrowed<'a, T: serde::Deserialize<'a>>(text: &'a str) -> Result<T> {
+    let mut json = serde_json::Deserializer::from_str(text);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(refusal)?;
+    json.end().map_err(|error| malformed(&error))?;
+    Ok(value)
+}
+
+/// A refusal inside of a field, named from outside of it.
+pub fn within(field: &str, mut error: Error) -> Error {
+    if let Some(serde_json::Value::String(inner)) = error.details.get_mut("field") {
+        *inner = format!("{field}.{inner}");
+    }
+    error
+}
+
+pub fn not_utf8() -> Error {
+    Error::new(Code::InvalidJson, "the body is not UTF-8")
+}
+
+fn refusal(error: serde_path_to_error::Error<serde_json::Error>) -> Error {
+    let path = error.path().to_string();
+    let inner = error.into_inner();
+    if inner.is_data() { misfit(&path, &inner.to_string()) } else { malformed(&inner) }
 }
 
 /// A query string, without its question mark.

@@ -29,6 +29,12 @@ pub const PAGE_ITEMS_MAX: usize = 200;
 pub const PAGE_BYTES_MAX: usize = 2 << 20;
 pub const SNAPSHOT_PAIRS_MAX: usize = 500;
 pub const CURSOR_AGE_MS: i64 = 15 * MINUTE_MS;
+/// A search looks at so many hits a step, and stops once it has read so many rows for a snapshot
+/// or shown so many sessions over all its snapshots.
+pub const SEARCH_HITS_PER_STEP: usize = 50;
+pub const SEARCH_ROWS_MAX: usize = 500;
+pub const SEARCH_SESSIONS_MAX: usize = 2_000;
+pub const HITS_READ_AT_ONCE_MAX: usize = 8;
 pub const CURSOR_CHARS_MAX: usize = 512;
 
 // Texts.
@@ -76,8 +82,12 @@ pub const CAPTURE_MESSAGES_MAX: i64 = 100_000;
 pub const CAPTURE_BYTES_MAX: i64 = 128 << 20;
 pub const CAPTURE_ARTIFACTS_MAX: usize = 32;
 pub const PART_BYTES_MAX: usize = 1 << 20;
-/// A part is kept as JSON beside its searched text, which may double it; a row has 2 MB.
-pub const PART_ROW_BYTES_MAX: usize = 2_000_000;
+/// A statement's JSON parameter is cut here; one more message may follow, escaped.
+pub const BATCH_BYTES_MAX: usize = 256 << 10;
+/// What the platform takes as one value.
+pub const VALUE_BYTES_MAX: usize = 2_000_000;
+pub const SESSION_ORIGINS_MAX: usize = 64;
+pub const ARTIFACTS_LISTED_MAX: usize = 1_000;
 pub const PART_MESSAGES_MAX: usize = 1_000;
 pub const MESSAGE_BYTES_MAX: usize = 512 << 10;
 pub const SEARCHED_BYTES_MAX: usize = 64 << 10;
@@ -99,6 +109,7 @@ pub const UPLOAD_AGE_MS: i64 = DAY_MS;
 const _: () = assert!(PAGE_ITEMS_DEFAULT <= PAGE_ITEMS_MAX && PAGE_ITEMS_MAX <= SNAPSHOT_PAIRS_MAX);
 const _: () = assert!(MESSAGE_BYTES_MAX <= PART_BYTES_MAX && PART_BYTES_MAX <= JSON_BYTES_MAX);
 const _: () = assert!(MESSAGE_BYTES_MAX <= PAGE_BYTES_MAX);
-const _: () = assert!(PART_BYTES_MAX < PART_ROW_BYTES_MAX);
+// Escaping at most doubles a message that is JSON already.
+const _: () = assert!(BATCH_BYTES_MAX + 2 * MESSAGE_BYTES_MAX < VALUE_BYTES_MAX);
 const _: () =
     assert!(CHUNK_BYTES_MIN <= CHUNK_BYTES_DEFAULT && CHUNK_BYTES_DEFAULT <= CHUNK_BYTES_MAX);

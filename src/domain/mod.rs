@@ -1,4 +1,6 @@
 //! One file per area: its types, endpoints, SQL and invariants together.
+pub mod capture_commit;
+pub mod capture_parts;
 pub mod captures;
 pub mod credentials;
 pub mod events;

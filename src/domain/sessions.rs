@@ -1,1 +1,482 @@
-//! To come.
+//! Sessions: what captures make of an agent's work, as the team reads it.
+use crate::api::{Answer, Call};
+use crate::auth::{Principal, Role};
+use crate::domain::events::{self, Event, Stage};
+use crate::domain::visibility::{self, Origins};
+use crate::domain::{journal, search};
+use crate::error::{Error, Result};
+use crate::guard;
+use crate::ids::{Id, SessionId, SourceId, TeamId, UploadId};
+use crate::json::Patch;
+use crate::limits::{ARTIFACTS_LISTED_MAX, SAFE_INTEGER_MAX, TITLE_CHARS_MAX};
+use crate::page::{Keyset, PageQuery};
+use crate::params;
+use crate::store::{Db, Row, Tx};
+use serde_json::json;
+use std::collections::HashMap;
+
+#[derive(Debug, serde::Serialize)]
+pub struct Session {
+    pub id: SessionId,
+    pub revision: i64,
+    pub harness: String,
+    pub title: Option<String>,
+    pub message_count: i64,
+    pub source_ids: Vec<String>,
+    pub created_at: i64,
+    pub updated_at: i64,
+    pub activity: Option<Activity>,
+    pub hit: Option<search::Hit>,
+}
+
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Activity {
+    pub turn: String,
+    pub since: Option<i64>,
+}
+
+/// A session's row, deleted or not.
+pub struct Stored {
+    pub session_id: SessionId,
+    pub revision: i64,
+    pub edits: i64,
+    pub harness: String,
+    pub title: Option<String>,
+    pub title_by: Option<String>,
+    pub message_count: i64,
+    pub created_at: i64,
+    pub updated_at: i64,
+    pub deleted_at: Option<i64>,
+    pub origins: Vec<(String, String, String)>,
+}
+
+impl Stored {
+    /// From the columns id, revision, edits, harness, title, title_by, message_count, created_at,
+    /// updated_at, deleted_at, origins_json.
+    pub fn read(row: &mut Row) -> Result<Stored> {
+        Ok(Stored {
+            session_id: row.get()?,
+            revision: row.get()?,
+            edits: row.get()?,
+            harness: row.get()?,
+            title: row.get()?,
+            title_by: row.get()?,
+            message_count: row.get()?,
+            created_at: row.get()?,
+            updated_at: row.get()?,
+            deleted_at: row.get()?,
+            origins: row.get::<Origins>()?.0,
+        })
+    }
+
+    pub fn source_ids(&self) -> Vec<String> {
+        let mut ids: Vec<String> =
+            self.origins.iter().map(|(source, _, _)| source.clone()).collect();
+        ids.dedup();
+        ids
+    }
+
+    fn tag(&self) -> String {
+        format!("\"{}-{}\"", self.revision, self.edits)
+    }
+}
+
+fn load(db: &Db, who: &Principal, session_id: &SessionId) -> Result<Stored> {
+    db.query_optional(
+        "SELECT id, revision, edits, harness, title, title_by, message_count, created_at,
+                updated_at, deleted_at, origins_json
+           FROM sessions WHERE team_id = ?1 AND id = ?2 AND deleted_at IS NULL",
+        params![&who.team_id, session_id],
+        Stored::read,
+    )?
+    .ok_or_else(Error::not_found)
+}
+
+/// The session, for a caller who may see it; deleted ones are gone for everybody.
+pub fn seen(db: &Db, who: &Principal, session_id: &SessionId) -> Result<Stored> {
+    visibility::must_see(db, who, session_id)?;
+    load(db, who, session_id)
+}
+
+/// `GET /sessions/{session}`.
+pub fn get(db: &Db, call: &Call) -> Result<Answer> {
+    let stored = seen(db, &call.who, &call.id(0)?)?;
+    answer(db, call, stored)
+}
+
+fn answer(db: &Db, call: &Call, stored: Stored) -> Result<Answer> {
+    let tag = stored.tag();
+    let origins: Vec<_> = stored
+        .origins
+        .iter()
+        .map(|(source, harness, native_id)| (&stored.session_id, source, harness, native_id))
+        .collect();
+    let origins = json!(origins).to_string();
+    let activity = activities(db, &call.who.team_id, &origins)?.into_values().next();
+    let session = Session {
+        source_ids: stored.source_ids(),
+        id: stored.session_id,
+        revision: stored.revision,
+        harness: stored.harness,
+        title: stored.title,
+        message_count: stored.message_count,
+        created_at: stored.created_at,
+        updated_at: stored.updated_at,
+        activity,
+        hit: None,
+    };
+    Ok(call.one(200, &session)?.with("ETag", tag))
+}
+
+/// What is going on in the sessions of the origins `[[session_id, source, harness, native id]]`: of
+/// several of one session, the one that changed last.
+pub fn activities(
+    db: &Db,
+    team_id: &TeamId,
+    origins_json: &str,
+) -> Result<HashMap<String, Activity>> {
+    let found = db.query(
+        "SELECT j.value ->> 0, a.turn, a.since
+           FROM json_each(?2) j CROSS JOIN session_activity a
+             ON a.team_id = ?1 AND a.source_id = j.value ->> 1
+            AND a.harness = j.value ->> 2 AND a.native_id = j.value ->> 3
+          ORDER BY a.observed_at",
+        params![team_id, origins_json],
+        |row| {
+            let session_id: String = row.get()?;
+            Ok((session_id, Activity { turn: row.get()?, since: row.get()? }))
+        },
+    )?;
+    Ok(found.into_iter().collect())
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Change {
+    #[serde(default)]
+    title: Patch<String>,
+}
+
+/// `PATCH /sessions/{session}` sets the title: a member's stays over those of captures, and null
+/// returns to the captured one.
+pub fn change(tx: &Tx, call: &Call) -> Result<Answer> {
+    let Change { title } = call.json()?;
+    if let Patch::Set(title) = &title {
+        guard::name("title", title, TITLE_CHARS_MAX)?;
+    }
+    guard::role(&call.who, Role::Member)?;
+    let stored = seen(tx, &call.who, &call.id(0)?)?;
+    must_match(call, &stored)?;
+
+    let (title, title_by) = match title {
+        Patch::Keep => return answer(tx, call, stored),
+        Patch::Clear => (captured_title(tx, call, &stored)?, None),
+        Patch::Set(title) => (Some(title), Some(call.who.principal_id.as_str())),
+    };
+    if stored.title == title && stored.title_by.is_some() == title_by.is_some() {
+        return answer(tx, call, stored);
+    }
+    let row_ids = tx.execute_returning(
+        "UPDATE sessions SET title = ?3, title_by = ?4, edits = edits + 1, updated_at = ?5
+          WHERE team_id = ?1 AND id = ?2
+      RETURNING rowid",
+        params![&call.who.team_id, &stored.session_id, title.as_deref(), title_by, tx.now_ms],
+        |row| row.get::<i64>(),
+    )?;
+    for row_id in row_ids {
+        search::put_title(tx, row_id, title.as_deref())?;
+    }
+    let source_id = current_source(tx, call, &stored)?;
+    let event = Event {
+        data: json!({ "session_id": stored.session_id, "revision": stored.revision, "title": title }),
+        ..event(call, &stored, source_id.as_ref())
+    };
+    events::record(tx, &call.who.team_id, &event)?;
+
+    answer(tx, call, load(tx, &call.who, &stored.session_id)?)
+}
+
+fn must_match(call: &Call, stored: &Stored) -> Result<()> {
+    let Some(header) = call.header("if-match").map(str::trim) else { return Ok(()) };
+    let tag = stored.tag();
+    if header == "*" || header.split(',').any(|given| given.trim() == tag) {
+        return Ok(());
+    }
+    Err(Error::revision_mismatch(stored.revision).with("etag", tag))
+}
+
+fn captured_title(db: &Db, call: &Call, stored: &Stored) -> Result<Option<String>> {
+    let title = db.query_optional(
+        "SELECT title FROM session_versions
+          WHERE team_id = ?1 AND session_id = ?2 AND revision = ?3",
+        params![&call.who.team_id, &stored.session_id, stored.revision],
+        |row| row.get::<Option<String>>(),
+    )?;
+    Ok(title.flatten())
+}
+
+fn current_source(db: &Db, call: &Call, stored: &Stored) -> Result<Option<SourceId>> {
+    db.query_optional(
+        "SELECT source_id FROM session_versions
+          WHERE team_id = ?1 AND session_id = ?2 AND revision = ?3",
+        params![&call.who.team_id, &stored.session_id, stored.revision],
+        |row| row.get(),
+    )
+}
+
+fn event<'a>(call: &'a Call, stored: &'a Stored, source_id: Option<&'a SourceId>) -> Event<'a> {
+    Event {
+        name: "session.updated",
+        resource_kind: "session",
+        resource_id: stored.session_id.as_str(),
+        source_id,
+        principal_id: Some(&call.who.principal_id),
+        data: serde_json::Value::Null,
+        stage: Stage::Current,
+    }
+}
+
+/// `DELETE /sessions/{session}`, by the custodian of one of its sources or an admin: 404
+/// everywhere from then on, in pages under way too. What it holds is removed later.
+pub fn delete(tx: &Tx, call: &Call) -> Result<Answer> {
+    guard::role(&call.who, Role::Viewer)?;
+    let stored = seen(tx, &call.who, &call.id(0)?)?;
+    if call.who.role < Some(Role::Admin) {
+        let custodian = tx.query_one(
+            "SELECT EXISTS (
+                        SELECT 1
+                          FROM origins o CROSS JOIN sources s
+                            ON s.team_id = o.team_id AND s.id = o.source_id
+                         WHERE o.team_id = ?1 AND o.session_id = ?2 AND s.custodian_id = ?3)",
+            params![&call.who.team_id, &stored.session_id, &call.who.principal_id],
+            |row| row.get::<bool>(),
+        )?;
+        if !custodian {
+            return Err(Error::forbidden("this needs the custodian of a source, or an admin"));
+        }
+    }
+    must_match(call, &stored)?;
+
+    mark_deleted(tx, &call.who.team_id, &stored.session_id)?;
+    journal::write(tx, call, "session.deleted", stored.session_id.as_str())?;
+    for source_id in stored.source_ids() {
+        let source_id = SourceId::parse(&source_id);
+        events::end(
+            tx,
+            &call.who.team_id,
+            source_id.as_ref(),
+            "session",
+            stored.session_id.as_str(),
+        )?;
+    }
+    let source_id = current_source(tx, call, &stored)?;
+    let event = Event {
+        name: "session.deleted",
+        data: json!({ "session_id": stored.session_id }),
+        stage: Stage::Last,
+        ..event(call, &stored, source_id.as_ref())
+    };
+    events::record(tx, &call.who.team_id, &event)?;
+
+    Ok(Answer::no_content())
+}
+
+/// Hides a session from everybody; retention removes what it holds.
+pub fn mark_deleted(tx: &Tx, team_id: &TeamId, session_id: &SessionId) -> Result<()> {
+    tx.execute(
+        "UPDATE sessions SET deleted_at = ?3
+          WHERE team_id = ?1 AND id = ?2 AND deleted_at IS NULL",
+        params![team_id, session_id, tx.now_ms],
+    )
+}
+
+/// What a commit says of the session.
+pub struct NewVersion<'a> {
+    pub session_id: &'a SessionId,
+    pub revision: i64,
+    pub harness: &'a str,
+    pub title: Option<&'a str>,
+    pub message_count: i64,
+    pub is_new: bool,
+}
+
+/// Makes the session's row, or moves it to its new version. A member's title stays.
+pub fn put_version(tx: &Tx, team_id: &TeamId, new: &NewVersion) -> Result<()> {
+    let NewVersion { session_id, revision, harness, title, message_count, is_new } = new;
+    if *is_new {
+        let row_ids = tx.execute_returning(
+            "INSERT INTO sessions
+                 (team_id, id, revision, harness, title, message_count, created_at, updated_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7)
+             RETURNING rowid",
+            params![team_id, *session_id, *revision, *harness, *title, *message_count, tx.now_ms],
+            |row| row.get::<i64>(),
+        )?;
+        return match (row_ids.first(), title) {
+            (Some(row_id), Some(title)) => search::put_title(tx, *row_id, Some(title)),
+            _ => Ok(()),
+        };
+    }
+    let (row_id, stored, title_by) = tx.query_one(
+        "SELECT rowid, title, title_by FROM sessions WHERE team_id = ?1 AND id = ?2",
+        params![team_id, *session_id],
+        |row| Ok((row.get::<i64>()?, row.get::<Option<String>>()?, row.get::<Option<String>>()?)),
+    )?;
+    let title = if title_by.is_some() { stored.as_deref() } else { *title };
+    tx.execute(
+        "UPDATE sessions SET revision = ?2, title = ?3, message_count = ?4, updated_at = ?5
+          WHERE rowid = ?1",
+        params![row_id, *revision, title, *message_count, tx.now_ms],
+    )?;
+    if title == stored.as_deref() {
+        return Ok(());
+    }
+    search::put_title(tx, row_id, title)
+}
+
+#[derive(serde::Serialize)]
+struct Version {
+    revision: i64,
+    source_id: SourceId,
+    title: Option<String>,
+    message_count: i64,
+    created_at: i64,
+    current: bool,
+}
+
+/// `GET /sessions/{session}/versions` lists the versions that are left, newest first.
+pub fn versions(db: &Db, call: &Call) -> Result<Answer> {
+    let query: PageQuery = call.query()?;
+    let page = Keyset::new(call, call.segment(0), &query)?;
+    let below = match page.after.as_deref() {
+        None => SAFE_INTEGER_MAX,
+        Some(key) => key.parse().map_err(|_| crate::page::invalid_cursor())?,
+    };
+    let stored = seen(db, &call.who, &call.id(0)?)?;
+
+    let versions = db.query(
+        "SELECT revision, source_id, title, message_count, created_at
+           FROM session_versions
+          WHERE team_id = ?1 AND session_id = ?2 AND revision < ?3
+          ORDER BY revision DESC
+          LIMIT ?4",
+        params![&call.who.team_id, &stored.session_id, below, page.limit + 1],
+        |row| {
+            let revision: i64 = row.get()?;
+            let version = Version {
+                revision,
+                source_id: row.get()?,
+                title: row.get()?,
+                message_count: row.get()?,
+                created_at: row.get()?,
+                current: revision == stored.revision,
+            };
+            Ok((revision.to_string(), version))
+        },
+    )?;
+
+    let (items, next) = page.page(versions);
+    call.list(&items, next.as_deref())
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ArtifactQuery {
+    revision: Option<i64>,
+    limit: Option<i64>,
+    cursor: Option<String>,
+}
+
+#[derive(serde::Serialize)]
+struct Artifact {
+    bundle_id: String,
+    name: String,
+    provenance: String,
+    revision: i64,
+    upload_id: UploadId,
+    size: i64,
+    media_type: String,
+    sha256: String,
+}
+
+/// `GET /sessions/{session}/artifacts` lists the newest capture's artifacts of each source, or
+/// those of one revision.
+pub fn artifacts(db: &Db, call: &Call) -> Result<Answer> {
+    let ArtifactQuery { revision, limit, cursor } = call.query()?;
+    if let Some(revision) = revision {
+        guard::in_range("revision", revision, 1..=SAFE_INTEGER_MAX)?;
+    }
+    let filters = format!("{} {revision:?}", call.segment(0));
+    let page = Keyset::new(call, &filters, &PageQuery { limit, cursor })?;
+    let stored = seen(db, &call.who, &call.id(0)?)?;
+    if let Some(revision) = revision {
+        must_have_version(db, call, &stored.session_id, revision)?;
+    }
+
+    // The newest first; a session's pruned versions leave few of them.
+    let rows = db.query(
+        "SELECT v.source_id, a.bundle_id, a.name, a.provenance, a.revision, a.upload_id, u.size,
+                u.media_type, u.sha256
+           FROM session_artifacts a
+          CROSS JOIN session_versions v
+             ON v.team_id = a.team_id AND v.session_id = a.session_id AND v.revision = a.revision
+          CROSS JOIN uploads u ON u.team_id = a.team_id AND u.id = a.upload_id
+          WHERE a.team_id = ?1 AND a.session_id = ?2 AND a.revision BETWEEN ?3 AND ?4
+          ORDER BY a.revision DESC, a.bundle_id
+          LIMIT ?5",
+        params![
+            &call.who.team_id,
+            &stored.session_id,
+            revision.unwrap_or(0),
+            revision.unwrap_or(SAFE_INTEGER_MAX),
+            ARTIFACTS_LISTED_MAX
+        ],
+        |row| {
+            let source_id: String = row.get()?;
+            let artifact = Artifact {
+                bundle_id: row.get()?,
+                name: row.get()?,
+                provenance: row.get()?,
+                revision: row.get()?,
+                upload_id: row.get()?,
+                size: row.get()?,
+                media_type: row.get()?,
+                sha256: row.get()?,
+            };
+            Ok((source_id, artifact))
+        },
+    )?;
+    let mut newest: HashMap<String, i64> = HashMap::new();
+    let mut kept: Vec<(String, Artifact)> = rows
+        .into_iter()
+        .filter(|(source_id, artifact)| {
+            *newest.entry(source_id.clone()).or_insert(artifact.revision) == artifact.revision
+        })
+        .map(|(_, artifact)| {
+            // Descending revisions as ascending text.
+            let key = format!("{:016}{}", SAFE_INTEGER_MAX - artifact.revision, artifact.bundle_id);
+            (key, artifact)
+        })
+        .filter(|(key, _)| key.as_str() > page.after())
+        .collect();
+    kept.truncate(page.limit + 1);
+
+    let (items, next) = page.page(kept);
+    call.list(&items, next.as_deref())
+}
+
+/// Refuses a revision that is not, or no longer, there.
+pub fn must_have_version(
+    db: &Db,
+    call: &Call,
+    session_id: &SessionId,
+    revision: i64,
+) -> Result<()> {
+    let found = db.query_optional(
+        "SELECT 1 FROM session_versions
+          WHERE team_id = ?1 AND session_id = ?2 AND revision = ?3",
+        params![&call.who.team_id, session_id, revision],
+        |row| row.get::<i64>(),
+    )?;
+    found.map(drop).ok_or_else(Error::not_found)
+}

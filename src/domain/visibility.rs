@@ -91,9 +91,9 @@ pub fn visible(db: &Db, who: &Principal, candidates: &[Candidate]) -> Result<Has
         who,
         &sources.into_iter().collect::<Vec<_>>(),
     )?;
-    let (seen, rest): (Vec<&Candidate>, Vec<&Candidate>) = candidates.iter().partition(|c| {
-        c.origins.iter().any(|(source_id, _, _)| sources.contains(source_id))
-    });
+    let (seen, rest): (Vec<&Candidate>, Vec<&Candidate>) = candidates
+        .iter()
+        .partition(|c| c.origins.iter().any(|(source_id, _, _)| sources.contains(source_id)));
     let mut seen: HashSet<String> = seen.iter().map(|c| c.session_id.to_owned()).collect();
     let rest: Vec<&str> = rest.iter().map(|c| c.session_id).collect();
     if !rest.is_empty() {

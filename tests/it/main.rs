@@ -1,3 +1,6 @@
 //! Native integration tests: the whole API over real SQLite, in memory.
+mod capture;
+mod captures;
+mod sessions;
 mod team;
 mod teams;
