@@ -2,7 +2,7 @@
 //! route, method, token, team, rate, media type, size; then the handler's fields, role,
 //! existence, precondition, state.
 use crate::auth::{self, Principal, Token};
-use crate::domain::{credentials, idempotency, journal, teams};
+use crate::domain::{credentials, idempotency, journal, machines, members, sources, teams};
 use crate::error::{Code, Error, Result};
 use crate::ids::{Id, ServerId, TeamId};
 use crate::json;
@@ -101,24 +101,24 @@ const CHUNK: Payload = Payload::Bytes(CHUNK_BYTES_MAX as usize);
 #[rustfmt::skip] // A table reads best as one.
 pub const ROUTES: &[Route] = &[
     get   ("",                                   teams::get),
-//    patch ("",                                   teams::change),
-//    get   ("/me",                                teams::me),
-//    find  ("/members",                           members::list),
-//    create("/members",                           members::add),
-//    patch ("/members/{principal}",               members::change),
-//    delete("/members/{principal}",               members::remove),
-//    find  ("/credentials",                       credentials::list),
-//    create("/credentials",                       credentials::create),
-//    get   ("/credentials/{credential}",          credentials::get),
-//    delete("/credentials/{credential}",          credentials::revoke),
+    patch ("",                                   teams::change),
+    get   ("/me",                                teams::me),
+    find  ("/members",                           members::list),
+    create("/members",                           members::add),
+    patch ("/members/{principal}",               members::change),
+    delete("/members/{principal}",               members::remove),
+    find  ("/credentials",                       credentials::list),
+    create("/credentials",                       credentials::create),
+    get   ("/credentials/{credential}",          credentials::get),
+    delete("/credentials/{credential}",          credentials::revoke),
     find  ("/journal",                           journal::list),
-//    find  ("/sources",                           sources::list),
-//    create("/sources",                           sources::create),
-//    get   ("/sources/{source}",                  sources::get),
-//    patch ("/sources/{source}",                  sources::change),
-//    find  ("/machines",                          machines::list),
-//    create("/machines",                          machines::enroll),
-//    get   ("/machines/{machine}",                machines::get),
+    find  ("/sources",                           sources::list),
+    create("/sources",                           sources::create),
+    get   ("/sources/{source}",                  sources::get),
+    patch ("/sources/{source}",                  sources::change),
+    find  ("/machines",                          machines::list),
+    create("/machines",                          machines::enroll),
+    get   ("/machines/{machine}",                machines::get),
 //    create("/captures",                          captures::begin),
 //    get   ("/captures/{capture}",                captures::get),
 //    delete("/captures/{capture}",                captures::abort),
