@@ -3,8 +3,8 @@
 //! existence, precondition, state.
 use crate::auth::{self, Principal, Token};
 use crate::domain::{
-    capture_commit, capture_parts, captures, credentials, idempotency, journal, message_pages,
-    session_list, sessions, teams,
+    capture_commit, capture_parts, captures, credentials, idempotency, journal, machines, members,
+    message_pages, session_list, sessions, sources, teams,
 };
 use crate::error::{Code, Error, Result};
 use crate::ids::{Id, ServerId, TeamId};
@@ -104,24 +104,24 @@ const CHUNK: Payload = Payload::Bytes(CHUNK_BYTES_MAX as usize);
 #[rustfmt::skip] // A table reads best as one.
 pub const ROUTES: &[Route] = &[
     get   ("",                                   teams::get),
-//    patch ("",                                   teams::change),
-//    get   ("/me",                                teams::me),
-//    find  ("/members",                           members::list),
-//    create("/members",                           members::add),
-//    patch ("/members/{principal}",               members::change),
-//    delete("/members/{principal}",               members::remove),
-//    find  ("/credentials",                       credentials::list),
-//    create("/credentials",                       credentials::create),
-//    get   ("/credentials/{credential}",          credentials::get),
-//    delete("/credentials/{credential}",          credentials::revoke),
+    patch ("",                                   teams::change),
+    get   ("/me",                                teams::me),
+    find  ("/members",                           members::list),
+    create("/members",                           members::add),
+    patch ("/members/{principal}",               members::change),
+    delete("/members/{principal}",               members::remove),
+    find  ("/credentials",                       credentials::list),
+    create("/credentials",                       credentials::create),
+    get   ("/credentials/{credential}",          credentials::get),
+    delete("/credentials/{credential}",          credentials::revoke),
     find  ("/journal",                           journal::list),
-//    find  ("/sources",                           sources::list),
-//    create("/sources",                           sources::create),
-//    get   ("/sources/{source}",                  sources::get),
-//    patch ("/sources/{source}",                  sources::change),
-//    find  ("/machines",                          machines::list),
-//    create("/machines",                          machines::enroll),
-//    get   ("/machines/{machine}",                machines::get),
+    find  ("/sources",                           sources::list),
+    create("/sources",                           sources::create),
+    get   ("/sources/{source}",                  sources::get),
+    patch ("/sources/{source}",                  sources::change),
+    find  ("/machines",                          machines::list),
+    create("/machines",                          machines::enroll),
+    get   ("/machines/{machine}",                machines::get),
     create("/captures",                          captures::begin),
     get   ("/captures/{capture}",                captures::get),
     delete("/captures/{capture}",                captures::abort),

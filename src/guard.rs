@@ -78,3 +78,12 @@ pub fn changed_one(changed: u64, refused: Error) -> Result<()> {
     debug_assert!(changed <= 1, "a guarded write changes one row");
     if changed == 1 { Ok(()) } else { Err(refused) }
 }
+
+/// One more fits beside the `count` that a team or principal has.
+pub fn room(what: &str, count: i64, count_max: usize) -> Result<()> {
+    if usize::try_from(count).is_ok_and(|count| count < count_max) {
+        return Ok(());
+    }
+    let message = format!("there may be at most {count_max} {what}; remove one first");
+    Err(Error::conflict(message).with("limit", count_max))
+}

@@ -36,11 +36,14 @@ pub const SEARCH_ROWS_MAX: usize = 500;
 pub const SEARCH_SESSIONS_MAX: usize = 2_000;
 pub const HITS_READ_AT_ONCE_MAX: usize = 8;
 pub const CURSOR_CHARS_MAX: usize = 512;
+/// Rows that one request for a filtered list looks at.
+pub const ROWS_EXAMINED_MAX: usize = 1_000;
 
 // Texts.
 pub const NAME_CHARS_MAX: usize = 128;
 pub const EMAIL_CHARS_MAX: usize = 254;
 pub const TITLE_CHARS_MAX: usize = 512;
+pub const ENROLLMENT_KEY_CHARS_MAX: usize = 128;
 pub const HARNESS_CHARS_MAX: usize = 64;
 pub const NATIVE_ID_CHARS_MAX: usize = 256;
 pub const ROLE_CHARS_MAX: usize = 64;

@@ -66,6 +66,20 @@ impl Keyset {
         (rows.into_iter().map(|(_, item)| item).collect(), next)
     }
 
+    /// As `page`, for a list whose filter passes over rows: a page that is short because the
+    /// request has looked at enough of them ends at the last one it looked at.
+    pub fn page_of_examined<T>(
+        &self,
+        rows: Vec<(String, T)>,
+        last_examined: impl FnOnce() -> Result<Option<String>>,
+    ) -> Result<(Vec<T>, Option<String>)> {
+        let (items, next) = self.page(rows);
+        match next {
+            Some(token) => Ok((items, Some(token))),
+            None => Ok((items, last_examined()?.map(|key| self.token(&key)))),
+        }
+    }
+
     pub fn token(&self, key: &str) -> String {
         URL_SAFE_NO_PAD.encode(format!("{}{key}", self.hash))
     }

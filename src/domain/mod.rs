@@ -1,15 +1,22 @@
 //! One file per area: its types, endpoints, SQL and invariants together.
+pub mod attachments;
+pub mod authority;
 pub mod capture_commit;
 pub mod capture_parts;
 pub mod captures;
 pub mod credentials;
 pub mod events;
+pub mod grants;
+pub mod groups;
 pub mod idempotency;
 pub mod journal;
 pub mod machines;
 pub mod members;
 pub mod message_pages;
+pub mod operations;
+pub mod presence;
 pub mod publishing;
+pub mod rules;
 pub mod search;
 pub mod session_list;
 pub mod sessions;
