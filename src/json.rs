@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 pub fn body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let text = text(bytes)?;
     let mut json = serde_json::Deserializer::from_str(&text);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(refusal)?;
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|e| refusal(e, &text))?;
     json.end().map_err(|error| malformed(&error))?;
     Ok(value)
 }
@@ -20,7 +20,7 @@ pub fn text(bytes: &[u8]) -> Result<std::borrow::Cow<'_, str>> {
 /// A struct that borrows from JSON text, whose raw parts stay as they are.
 pub fn borrowed<'a, T: serde::Deserialize<'a>>(text: &'a str) -> Result<T> {
     let mut json = serde_json::Deserializer::from_str(text);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(refusal)?;
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|e| refusal(e, text))?;
     json.end().map_err(|error| malformed(&error))?;
     Ok(value)
 }
@@ -37,10 +37,15 @@ pub fn not_utf8() -> Error {
     Error::new(Code::InvalidJson, "the body is not UTF-8")
 }
 
-fn refusal(error: serde_path_to_error::Error<serde_json::Error>) -> Error {
+fn refusal(error: serde_path_to_error::Error<serde_json::Error>, text: &str) -> Error {
     let path = error.path().to_string();
     let inner = error.into_inner();
-    if inner.is_data() { misfit(&path, &inner.to_string()) } else { malformed(&inner) }
+    if inner.is_data() {
+        return misfit(&path, &inner.to_string());
+    }
+    // A number where a name is expected is reported as if the text were broken.
+    let whole = serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
+    if whole { misfit(&path, "has the wrong type") } else { malformed(&inner) }
 }
 
 /// A query string, without its question mark.
@@ -110,6 +115,14 @@ mod tests {
         inner: Vec<Inner>,
         #[serde(default)]
         note: Patch<String>,
+        #[serde(default)]
+        choice: Option<Choice>,
+    }
+
+    #[derive(serde::Deserialize, Debug, PartialEq)]
+    #[serde(rename_all = "snake_case")]
+    enum Choice {
+        One,
     }
 
     #[derive(serde::Deserialize, Debug, PartialEq)]
@@ -126,11 +139,14 @@ mod tests {
     #[test]
     fn a_misfit_names_its_field() {
         assert_eq!(field(r#"{"name":1}"#), "name");
-        assert_eq!(field(r#"{}"#), "name");
+        assert_eq!(field("{}"), "name");
         assert_eq!(field(r#"{"name":"a","x":1}"#), "x");
         assert_eq!(field(r#"{"name":"a","inner":[{"n":1},{"n":"b"}]}"#), "inner[1].n");
         assert_eq!(field(r#"{"name":"a","inner":[{"m":1}]}"#), "inner[0].m");
         assert_eq!(field(r#"{"name":"a","name":"b"}"#), "name");
+        assert_eq!(field(r#"{"name":"a","choice":"two"}"#), "choice");
+        assert_eq!(field(r#"{"name":"a","choice":1}"#), "choice");
+        assert_eq!(field(r#"{"name":"a","choice":}"#), "invalid_json");
         assert_eq!(field(r#"{"name":"#), "invalid_json");
         assert_eq!(field(r#"{"name":"a"} x"#), "invalid_json");
     }

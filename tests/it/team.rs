@@ -6,7 +6,7 @@ use teamplane::auth::{Kind, Role};
 use teamplane::domain::credentials::{self, Holder};
 use teamplane::domain::members;
 use teamplane::domain::teams::{CreateTeam, NewOwner, create};
-use teamplane::ids::{Entropy, Id, MachineId, PrincipalId, ServerId, SourceId, TeamId};
+use teamplane::ids::{AppId, Entropy, Id, MachineId, PrincipalId, ServerId, SourceId, TeamId};
 use teamplane::limits::{MACHINE_TOKEN_AGE_MS, STORE_BYTES_MAX_DEFAULT, UPLOAD_BYTES_MAX_DEFAULT};
 use teamplane::params;
 use teamplane::rate::RateLimiter;
@@ -96,6 +96,15 @@ impl Got {
 impl Default for Team {
     fn default() -> Team {
         Team::new()
+    }
+}
+
+/// Looks at the plans of all that the test has run, unless it has failed already.
+impl Drop for Team {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            crate::plans::check(&self.driver);
+        }
     }
 }
 
@@ -198,6 +207,74 @@ impl Team {
             Ok(Publisher { machine_id, source_id, custodian_id: custodian_id.clone(), token })
         });
         made.expect("a machine is enrolled")
+    }
+
+    /// An app with those scopes: its principal and its token.
+    pub fn app(&self, name: &str, scopes: &[&str]) -> Person {
+        let made = self.db().transaction(|tx| {
+            let (id, app_id): (PrincipalId, AppId) = (tx.new_id(), tx.new_id());
+            tx.execute(
+                "INSERT INTO principals (id, kind, name, created_at) VALUES (?1, 'app', ?2, ?3)",
+                params![&id, name, tx.now_ms],
+            )?;
+            tx.execute(
+                "INSERT INTO apps (team_id, id, name, principal_id, scopes_json, created_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                params![
+                    &self.id,
+                    &app_id,
+                    name,
+                    &id,
+                    &serde_json::json!(scopes).to_string(),
+                    tx.now_ms
+                ],
+            )?;
+            let holder = Holder {
+                kind: Kind::App,
+                team_id: &self.id,
+                principal_id: &id,
+                source_id: None,
+                machine_id: None,
+                app_id: Some(&app_id),
+            };
+            let credential = credentials::issue(tx, &holder, MACHINE_TOKEN_AGE_MS)?;
+            Ok(Person { id, token: credential.token.expect("a new token is shown") })
+        });
+        made.expect("an app is installed")
+    }
+
+    /// The newest event, as `[type, resource, data]`.
+    pub fn last_event(&self) -> (String, String, Json) {
+        let newest = "SELECT type, resource_id, value_json FROM org_events
+                       ORDER BY sequence DESC LIMIT 1";
+        self.driver
+            .connection()
+            .query_row(newest, [], |row| {
+                let data: String = row.get(2)?;
+                Ok((row.get(0)?, row.get(1)?, serde_json::from_str(&data).unwrap_or_default()))
+            })
+            .expect("there are events")
+    }
+
+    /// The types of the events behind `sequence`, in order, without their data.
+    pub fn events_since(&self, sequence: i64) -> Vec<String> {
+        let later = "SELECT type FROM org_events WHERE sequence > ?1 ORDER BY sequence";
+        let mut statement = self.driver.connection().prepare(later).expect("the query is good");
+        let types = statement.query_map([sequence], |row| row.get(0)).expect("the query runs");
+        types.map(|name| name.expect("a type is a text")).collect()
+    }
+
+    /// What any change raises: the newest event's sequence and the journal's.
+    pub fn marks(&self) -> (i64, i64) {
+        (
+            self.count("SELECT coalesce(max(sequence), 0) FROM org_events"),
+            self.count("SELECT coalesce(max(sequence), 0) FROM journal"),
+        )
+    }
+
+    /// Whose token it is; nothing once it is refused.
+    pub fn is_accepted(&self, token: &str) -> bool {
+        self.get(token, "/me").status == 200
     }
 
     pub fn db(&self) -> Db<'_> {
