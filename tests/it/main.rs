@@ -4,3 +4,4 @@ mod captures;
 mod sessions;
 mod team;
 mod teams;
+mod uploads;
