@@ -4,7 +4,8 @@
 use crate::auth::{self, Principal, Token};
 use crate::domain::{
     capture_commit, capture_parts, captures, credentials, idempotency, journal, machines, members,
-    message_pages, session_list, sessions, sources, teams,
+    message_pages, session_list, sessions, sources, teams, upload_chunks, upload_commit,
+    upload_content, uploads,
 };
 use crate::error::{Code, Error, Result};
 use crate::ids::{Id, ServerId, TeamId};
@@ -134,12 +135,12 @@ pub const ROUTES: &[Route] = &[
     find  ("/sessions/{session}/messages",       message_pages::list),
     find  ("/sessions/{session}/versions",       sessions::versions),
     find  ("/sessions/{session}/artifacts",      sessions::artifacts),
-//    create("/uploads",                           uploads::create),
-//    get   ("/uploads/{upload}",                  uploads::get),
-//    post  ("/uploads/{upload}/chunks",           uploads::attach),
-//    put   ("/uploads/{upload}/chunks/{index}",   CHUNK, uploads::put_chunk),
-//    long  ("POST", "/uploads/{upload}/commit",   uploads::commit),
-//    get   ("/uploads/{upload}/content",          uploads::content),
+    create("/uploads",                           uploads::create),
+    get   ("/uploads/{upload}",                  uploads::get),
+    post  ("/uploads/{upload}/chunks",           upload_chunks::attach),
+    put   ("/uploads/{upload}/chunks/{index}",   CHUNK, upload_chunks::put),
+    long  ("POST", "/uploads/{upload}/commit",   upload_commit::commit),
+    get   ("/uploads/{upload}/content",          upload_content::get),
 ];
 
 /// The headers that any handler reads, lower-case.
@@ -151,6 +152,7 @@ pub const HEADERS: &[&str] = &[
     "idempotency-key",
     "if-match",
     "if-none-match",
+    "if-range",
     "range",
 ];
 
@@ -256,6 +258,14 @@ impl<'a> Call<'a> {
         self.if_match(current)
     }
 
+    /// For a request without fields: no body, or an empty object.
+    pub fn no_fields(&self) -> Result<()> {
+        #[derive(serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct None {}
+        if self.body.is_empty() { Ok(()) } else { self.json::<None>().map(drop) }
+    }
+
     /// What a repeated request must equal: method, address and body.
     pub fn fingerprint(&self) -> [u8; 32] {
         use sha2::Digest;
@@ -264,20 +274,19 @@ impl<'a> Call<'a> {
         sha2::Sha256::new_with_prefix(head).chain_update(self.body).finalize().into()
     }
 
-    fn envelope(&self) -> String {
+    /// What every answer to the caller begins with; for work that outlives the call.
+    pub fn envelope(&self) -> Envelope {
         let context = json!({
             "server_id": self.server_id,
             "team_id": self.who.team_id,
             "principal_id": self.who.principal_id,
         });
-        format!(r#"{{"version":1,"context":{context}"#)
+        Envelope(format!(r#"{{"version":1,"context":{context}"#))
     }
 
     /// One resource in its envelope.
     pub fn one(&self, status: u16, data: &impl Serialize) -> Result<Answer> {
-        let data = serde_json::to_string(data).map_err(|e| Error::internal(e.to_string()))?;
-        let body = format!(r#"{},"data":{data}}}"#, self.envelope());
-        Ok(Answer { status, body: Body::Json(body), ..Answer::default() })
+        self.envelope().one(status, data)
     }
 
     /// One resource and its revision.
@@ -290,7 +299,7 @@ impl<'a> Call<'a> {
         let items = serde_json::to_string(items).map_err(|e| Error::internal(e.to_string()))?;
         let body = format!(
             r#"{},"items":{items},"next_cursor":{}}}"#,
-            self.envelope(),
+            self.envelope().0,
             json!(next_cursor)
         );
         Ok(Answer { body: Body::Json(body), ..Answer::default() })
@@ -299,9 +308,20 @@ impl<'a> Call<'a> {
     /// A page of a log whose items are JSON already, and the position to go on from.
     pub fn log(&self, items: &[String], last: impl Serialize) -> Answer {
         let (items, last) = (items.join(","), json!(last));
-        let body =
-            format!(r#"{},"items":[{items}],"last":{last},"next_cursor":null}}"#, self.envelope());
+        let Envelope(envelope) = self.envelope();
+        let body = format!(r#"{envelope},"items":[{items}],"last":{last},"next_cursor":null}}"#);
         Answer { body: Body::Json(body), ..Answer::default() }
+    }
+}
+
+/// The beginning of an answer: its version and context.
+pub struct Envelope(String);
+
+impl Envelope {
+    pub fn one(&self, status: u16, data: &impl Serialize) -> Result<Answer> {
+        let data = serde_json::to_string(data).map_err(|e| Error::internal(e.to_string()))?;
+        let body = format!(r#"{},"data":{data}}}"#, self.0);
+        Ok(Answer { status, body: Body::Json(body), ..Answer::default() })
     }
 }
 

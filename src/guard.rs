@@ -2,6 +2,8 @@
 //! guard undoes everything.
 use crate::auth::{Kind, Principal, Role};
 use crate::error::{Error, Result};
+use crate::ids::is_hex;
+use crate::limits::SHA256_DIGITS;
 use std::ops::RangeInclusive;
 
 /// The caller is a person with at least `role`.
@@ -64,6 +66,16 @@ pub fn name(field: &str, text: &str, chars_max: usize) -> Result<()> {
         return Err(Error::field(field, "must not be empty"));
     }
     Ok(())
+}
+
+/// A SHA-256 as this API writes it.
+pub fn sha256(field: impl Into<String>, text: &str) -> Result<()> {
+    if is_hex(text, SHA256_DIGITS) {
+        return Ok(());
+    }
+    let upper = is_hex(&text.to_ascii_lowercase(), SHA256_DIGITS);
+    let message = if upper { "; these have upper-case letters" } else { "" };
+    Err(Error::field(field, format!("must be {SHA256_DIGITS} lowercase hex digits{message}")))
 }
 
 pub fn at_most(field: &str, count: usize, items_max: usize) -> Result<()> {

@@ -50,6 +50,7 @@ pub const ROLE_CHARS_MAX: usize = 64;
 pub const QUERY_CHARS_MAX: usize = 1_000;
 pub const SNIPPET_CHARS_MAX: usize = 200;
 pub const MEDIA_TYPE_CHARS_MAX: usize = 128;
+pub const SHA256_DIGITS: usize = 64;
 
 // Teams and credentials.
 pub const USER_TOKEN_AGE_MS: i64 = 90 * DAY_MS;
@@ -103,11 +104,15 @@ pub const UPLOAD_BYTES_MAX_DEFAULT: i64 = 256 << 20;
 pub const CHUNK_BYTES_MIN: i64 = 64 << 10;
 pub const CHUNK_BYTES_DEFAULT: i64 = 256 << 10;
 pub const CHUNK_BYTES_MAX: i64 = 1 << 20;
+/// An upload's chunks; a larger upload needs larger chunks.
+pub const CHUNKS_MAX: i64 = 4_096;
 pub const CHUNKS_ATTACHED_MAX: usize = 512;
 pub const CHUNKS_MISSING_LISTED_MAX: usize = 512;
 /// Bytes hashed or sent between two yields.
-pub const SLICE_BYTES_MAX: usize = 4 << 20;
+pub const SLICE_BYTES_MAX: i64 = 4 << 20;
 pub const UPLOAD_AGE_MS: i64 = DAY_MS;
+/// Sessions with the upload as their artifact that are looked at for one its reader sees.
+pub const UPLOAD_SESSIONS_ASKED_MAX: usize = 100;
 
 const _: () = assert!(PAGE_ITEMS_DEFAULT <= PAGE_ITEMS_MAX && PAGE_ITEMS_MAX <= SNAPSHOT_PAIRS_MAX);
 const _: () = assert!(MESSAGE_BYTES_MAX <= PART_BYTES_MAX && PART_BYTES_MAX <= JSON_BYTES_MAX);
@@ -116,3 +121,5 @@ const _: () = assert!(MESSAGE_BYTES_MAX <= PAGE_BYTES_MAX);
 const _: () = assert!(BATCH_BYTES_MAX + 2 * MESSAGE_BYTES_MAX < VALUE_BYTES_MAX);
 const _: () =
     assert!(CHUNK_BYTES_MIN <= CHUNK_BYTES_DEFAULT && CHUNK_BYTES_DEFAULT <= CHUNK_BYTES_MAX);
+const _: () = assert!(UPLOAD_BYTES_MAX_DEFAULT <= CHUNKS_MAX * CHUNK_BYTES_MIN);
+const _: () = assert!(CHUNK_BYTES_MAX <= SLICE_BYTES_MAX);

@@ -22,5 +22,8 @@ pub mod session_list;
 pub mod sessions;
 pub mod sources;
 pub mod teams;
+pub mod upload_chunks;
+pub mod upload_commit;
+pub mod upload_content;
 pub mod uploads;
 pub mod visibility;

@@ -11,3 +11,4 @@ mod sources;
 mod team;
 mod teams;
 mod tidy;
+mod uploads;
