@@ -20,6 +20,7 @@ pub struct PageQuery {
 
 pub fn limit(asked: Option<i64>) -> Result<usize> {
     let Some(limit) = asked else { return Ok(PAGE_ITEMS_DEFAULT) };
+    #[allow(clippy::cast_possible_wrap)] // A small constant.
     guard::in_range("limit", limit, 1..=PAGE_ITEMS_MAX as i64)?;
     Ok(usize::try_from(limit).unwrap_or(PAGE_ITEMS_DEFAULT))
 }

@@ -1,6 +1,6 @@
 //! Reading a session's messages, a page at a time, of any version that is left.
 use crate::api::{Answer, Call};
-use crate::domain::sessions;
+use crate::domain::{session_versions, sessions};
 use crate::error::Result;
 use crate::guard;
 use crate::ids::{CursorId, Id, SessionId, hex};
@@ -33,7 +33,7 @@ pub fn list(db: &Db, call: &Call) -> Result<Answer> {
     let session = sessions::seen(db, &call.who, &call.id(0)?)?;
     let revision = revision.unwrap_or(session.revision);
     if revision != session.revision {
-        sessions::must_have_version(db, call, &session.session_id, revision)?;
+        session_versions::must_have(db, call, &session.session_id, revision)?;
         db.transaction(|tx| pin(tx, call, &session.session_id, revision))?;
     }
 
@@ -65,11 +65,11 @@ impl Read<'_> {
              SELECT (SELECT CASE WHEN m.until_revision > ?4
                                  THEN octet_length(m.value_json) END
                        FROM messages m
-                      WHERE m.team_id = ?1 AND m.session_id = ?2 AND m.ordinal = w.ordinal
+                      WHERE m.team_id = ?1 AND m.session_id = ?2 AND m.ordinal = wanted.ordinal
                         AND m.revision <= ?4
                       ORDER BY m.revision DESC
                       LIMIT 1)
-               FROM wanted w",
+               FROM wanted",
             params![&self.call.who.team_id, self.session_id, first, self.revision, limit],
             |row| row.get::<Option<i64>>(),
         )?;
@@ -94,11 +94,11 @@ impl Read<'_> {
                  SELECT ordinal + 1 FROM wanted LIMIT ?5)
              SELECT (SELECT m.value_json
                        FROM messages m
-                      WHERE m.team_id = ?1 AND m.session_id = ?2 AND m.ordinal = w.ordinal
+                      WHERE m.team_id = ?1 AND m.session_id = ?2 AND m.ordinal = wanted.ordinal
                         AND m.revision <= ?4
                       ORDER BY m.revision DESC
                       LIMIT 1)
-               FROM wanted w",
+               FROM wanted",
             params![&self.call.who.team_id, self.session_id, first, self.revision, count],
             |row| row.get(),
         )

@@ -2,6 +2,7 @@
 pub mod attachments;
 pub mod authority;
 pub mod capture_commit;
+pub mod capture_messages;
 pub mod capture_parts;
 pub mod captures;
 pub mod credentials;
@@ -19,6 +20,8 @@ pub mod publishing;
 pub mod rules;
 pub mod search;
 pub mod session_list;
+pub mod session_snapshot;
+pub mod session_versions;
 pub mod sessions;
 pub mod sources;
 pub mod teams;

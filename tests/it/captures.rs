@@ -292,7 +292,7 @@ fn bad_input_names_its_field_and_leaves_nothing() {
             "messages[1].ordinal",
         ),
         (r#"{"messages":[],"more":1}"#, 400, "invalid_request", "more"),
-        (r#"{}"#, 400, "invalid_request", "messages"),
+        ("{}", 400, "invalid_request", "messages"),
     ];
     for (body, status, code, field) in parts {
         let got = team.put(&laptop.token, &format!("/captures/{capture}/parts/0"), body);

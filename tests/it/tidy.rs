@@ -65,8 +65,7 @@ fn statements_name_their_columns_and_lists_come_as_json() {
     for (name, text) in files("migrations", ".sql") {
         assert!(!text.contains("CASCADE"), "{name} cascades");
         assert!(text.trim_end().ends_with(';'), "{name} must end with its last statement");
-        let code: Vec<&str> =
-            text.lines().filter_map(|line| line.split("--").next()).collect();
+        let code: Vec<&str> = text.lines().filter_map(|line| line.split("--").next()).collect();
         for table in code.join("\n").split("CREATE TABLE ").skip(1) {
             let end = table.split(';').next().unwrap_or_default();
             assert!(end.contains("STRICT"), "{name}: a table is not STRICT: {end}");
