@@ -1,0 +1,214 @@
+// Starts the built Worker in workerd, the runtime that serves it when deployed, and talks to it.
+//
+//   const plane = await startPlane();
+//   const { team, token } = await plane.createTeam('Acme');
+//   const answer = await plane.api('GET', `/v1/teams/${team.id}/me`, { token });
+//   await plane.stop();
+//
+// Both object classes run inside a wrapper (objects.mjs) that adds hooks which no route has:
+// `plane.team(teamId)` answers their stub. `plane.load(requests)` sends many requests from inside
+// workerd (driver.mjs), since each one from Node costs some milliseconds.
+
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { dirname, join, resolve } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { Log, LogLevel, Miniflare } from 'miniflare';
+
+const here = dirname(fileURLToPath(import.meta.url));
+const buildDir = resolve(here, '../../build');
+
+export const OPERATOR_TOKEN = 'operator-token-of-the-tests';
+export const APP_ROOT_SECRET = 'app-root-secret-of-the-tests';
+
+const DEFAULT_BINDINGS = {
+  TEST_HOOKS: '1',
+  RATE_LIMIT_PER_S: '0',
+  SHARDING: 'team',
+  OPERATOR_TOKEN,
+  APP_ROOT_SECRET,
+};
+
+/**
+ * Starts the Worker. `bindings` override the defaults; one set to undefined is left out.
+ * `persistDir` keeps the storage after `stop`; without it the storage is deleted then.
+ * `plain` runs the build as it is deployed: without hooks, counters and driver.
+ * `log` receives what the Worker prints, line by line; it is dropped otherwise.
+ */
+export async function startPlane({ bindings = {}, persistDir, plain = false, log } = {}) {
+  const storageDir = persistDir ?? mkdtempSync(join(tmpdir(), 'teamplane-test-'));
+  const options = miniflareOptions({ bindings, storageDir, plain, log });
+  const plane = new Plane(options);
+  await plane.start();
+  plane.onStopped = () => {
+    if (!persistDir) rmSync(storageDir, { recursive: true, force: true });
+  };
+  return plane;
+}
+
+function miniflareOptions({ bindings, storageDir, plain, log }) {
+  const built = [
+    { type: 'ESModule', path: join(buildDir, 'index.js') },
+    { type: 'CompiledWasm', path: join(buildDir, 'index_bg.wasm') },
+  ];
+  const all = { ...DEFAULT_BINDINGS, ...bindings };
+  const shared = { compatibilityDate: '2026-04-01' };
+  const plane = {
+    ...shared,
+    name: 'plane',
+    modulesRoot: resolve(here, '../..'),
+    modules: plain ? built : [{ type: 'ESModule', path: join(here, 'objects.mjs') }, ...built],
+    // `setMaxPageCountForTest`, which fills a database up, is an experimental method.
+    compatibilityFlags: plain ? [] : ['experimental'],
+    bindings: Object.fromEntries(Object.entries(all).filter(([, value]) => value !== undefined)),
+    durableObjects: {
+      TEAM: { className: 'Team', useSQLite: true },
+      DIRECTORY: { className: 'Directory', useSQLite: true },
+    },
+  };
+  const driver = {
+    ...shared,
+    name: 'driver',
+    modules: [{ type: 'ESModule', path: join(here, 'driver.mjs') }],
+    modulesRoot: here,
+    serviceBindings: { PLANE: 'plane' },
+  };
+  return {
+    host: '127.0.0.1',
+    port: 0,
+    log: new Log(LogLevel.ERROR),
+    workers: plain ? [plane] : [plane, driver],
+    durableObjectsPersist: storageDir,
+    handleRuntimeStdio(...streams) {
+      for (const stream of streams) stream.setEncoding('utf8').on('data', (text) => log?.(text));
+    },
+  };
+}
+
+class Plane {
+  #options;
+  #miniflare;
+
+  constructor(options) {
+    this.#options = options;
+  }
+
+  async start() {
+    this.#miniflare = new Miniflare(this.#options);
+    /** Where the Worker listens, with a `/` at the end. */
+    this.url = (await this.#miniflare.ready).href;
+  }
+
+  /** Stops workerd and starts it on the same storage: what was only in memory is gone. */
+  async restart() {
+    await this.#miniflare.dispose();
+    await this.start();
+  }
+
+  async stop() {
+    await this.#miniflare.dispose();
+    this.onStopped?.();
+  }
+
+  /**
+   * Sends one request. `body` is sent as it is if it is a string or bytes, as JSON otherwise.
+   * `now` is the object's clock in milliseconds, which TEST_HOOKS lets a request set.
+   * Resolves with `{ status, headers, body }`, the body parsed if it is JSON, null if empty.
+   */
+  async api(method, path, { token, body, headers = {}, now } = {}) {
+    const response = await this.fetch(method, path, { token, body, headers, now });
+    const text = await response.text();
+    const isJson = response.headers.get('content-type')?.startsWith('application/json');
+    return {
+      status: response.status,
+      headers: response.headers,
+      body: text === '' ? null : isJson ? JSON.parse(text) : text,
+    };
+  }
+
+  /** As `api`, but resolves with the Response, its body unread: for streams and bytes. */
+  fetch(method, path, { token, body, headers = {}, now, signal } = {}) {
+    const raw = body === undefined || typeof body === 'string' || ArrayBuffer.isView(body);
+    return fetch(new URL(path, this.url), {
+      method,
+      body: raw ? body : JSON.stringify(body),
+      headers: {
+        ...(raw && typeof body !== 'string' ? {} : { 'content-type': 'application/json' }),
+        ...(token ? { authorization: `Bearer ${token}` } : {}),
+        ...(now === undefined ? {} : { 'x-test-now-ms': String(now) }),
+        ...headers,
+      },
+      redirect: 'manual',
+      signal,
+    });
+  }
+
+  /** Creates a team. Resolves with `{ team, member, token }`; the token is its owner's. */
+  async createTeam(name = 'Acme', { owner = { name: 'Ada' }, now } = {}) {
+    const data = await this.#create('/v1/teams', { token: OPERATOR_TOKEN, body: { name, owner }, now });
+    return { team: data.team, member: data.member, token: data.credential.token };
+  }
+
+  /** Enrols a machine. Resolves with `{ machine, source, token }`; the token is the machine's. */
+  async enrollMachine(teamId, token, { name = 'laptop', now, ...body } = {}) {
+    body = { name, enrollment_key: `key of ${name}`, ...body };
+    const data = await this.#create(`/v1/teams/${teamId}/machines`, { token, body, now });
+    return { machine: data.machine, source: data.source, token: data.credential.token };
+  }
+
+  /** Adds a member. Resolves with `{ member, token }`. */
+  async addMember(teamId, token, { name = 'Grace', role = 'member', now, ...body } = {}) {
+    body = { name, role, ...body };
+    const data = await this.#create(`/v1/teams/${teamId}/members`, { token, body, now });
+    return { member: data.member, token: data.credential.token };
+  }
+
+  /** Publishes messages as one capture. Resolves with the commit's answer. */
+  async publish(teamId, token, { messages, now, ...capture }) {
+    const base = `/v1/teams/${teamId}/captures`;
+    const begin = { harness: 'claude-code', native_id: 'session-1', ...capture };
+    const { id } = await this.#create(base, { token, body: begin, now });
+    const part = await this.api('PUT', `${base}/${id}/parts/0`, { token, body: { messages }, now });
+    expectStatus(204, part, 'PUT part');
+    const commit = await this.api('POST', `${base}/${id}/commit`, { token, body: { parts: 1 }, now });
+    expectStatus(200, commit, 'POST commit');
+    return commit.body.data;
+  }
+
+  async #create(path, options) {
+    const answer = await this.api('POST', path, options);
+    expectStatus(201, answer, `POST ${path}`);
+    return answer.body.data;
+  }
+
+  /** The stub of a team's object; its hooks are those of objects.mjs. */
+  async team(teamId, name = teamId) {
+    const namespace = await this.#miniflare.getDurableObjectNamespace('TEAM', 'plane');
+    return namespace.get(namespace.idFromName(name));
+  }
+
+  /** The stub of the Directory's object of this name. */
+  async directory(name) {
+    const namespace = await this.#miniflare.getDurableObjectNamespace('DIRECTORY', 'plane');
+    return namespace.get(namespace.idFromName(name));
+  }
+
+  /**
+   * Sends requests from inside workerd, `concurrency` at a time. Each is
+   * `{ method, path, token?, body?, headers? }`, its body JSON or a string.
+   * Resolves with `{ results: [{ status, ms }], elapsedMs }`; `keepBodies` adds `body` to each.
+   */
+  async load(requests, { concurrency = 1, keepBodies = false } = {}) {
+    const driver = await this.#miniflare.getWorker('driver');
+    const response = await driver.fetch('http://127.0.0.1/', {
+      method: 'POST',
+      body: JSON.stringify({ requests, concurrency, keepBodies }),
+    });
+    return response.json();
+  }
+}
+
+export function expectStatus(status, answer, what) {
+  if (answer.status === status) return;
+  throw new Error(`${what}: ${answer.status} instead of ${status}: ${JSON.stringify(answer.body)}`);
+}

@@ -1,0 +1,108 @@
+// The entry module of the tests: the built one, with hooks on its two object classes.
+//
+// Node calls the hooks through a stub (`plane.team(id)` of the harness). Only values that can be
+// cloned cross, and an error that a hook throws arrives as one.
+
+import * as plane from '../../build/index.js';
+
+export default plane.default;
+export const Team = withHooks(plane.Team);
+export const Directory = withHooks(plane.Directory);
+
+function withHooks(Guarded) {
+  return class extends Guarded {
+    #sql;
+    #counts;
+
+    constructor(ctx, env) {
+      const counts = newCounts();
+      super(countSql(ctx, counts), env);
+      this.#sql = ctx.storage.sql;
+      this.#counts = counts;
+      this.context = ctx;
+    }
+
+    /** Runs SQL past the core and its counters. */
+    async query(sql, ...bindings) {
+      return this.#sql.exec(sql, ...bindings).toArray();
+    }
+
+    /** When the alarm is due, in milliseconds, or null. */
+    async alarmAt() {
+      return this.context.storage.getAlarm();
+    }
+
+    /** Runs the alarm now if one is set, as the runtime would. Answers whether one was. */
+    async runAlarm() {
+      if ((await this.context.storage.getAlarm()) === null) return false;
+      await this.context.storage.deleteAlarm();
+      await this.alarm();
+      return true;
+    }
+
+    /** Lets the database grow to this many pages of 4 KiB; beyond, a write fails as on a full disk. */
+    async setMaxPages(pages) {
+      this.#sql.setMaxPageCountForTest(pages);
+    }
+
+    async databaseSize() {
+      return this.#sql.databaseSize;
+    }
+
+    /** Ends the object, as a failure of its machine would; the next call builds a new one. */
+    async abort(reason = 'aborted by a test') {
+      // Later, since this call would never be answered otherwise.
+      setTimeout(() => this.context.abort(reason), 0);
+    }
+
+    /** What the core's SQL read and wrote since the last reset, as the platform bills it. */
+    async counts() {
+      settle(this.#counts);
+      const { statements, rowsRead, rowsWritten } = this.#counts;
+      return { statements, rowsRead, rowsWritten };
+    }
+
+    async resetCounts() {
+      Object.assign(this.#counts, newCounts());
+    }
+  };
+}
+
+function newCounts() {
+  return { statements: 0, rowsRead: 0, rowsWritten: 0, open: [] };
+}
+
+/** A `ctx` whose `storage.sql.exec` counts. Everything else is the runtime's own. */
+function countSql(ctx, counts) {
+  const sql = facade(ctx.storage.sql, {
+    exec(query, ...bindings) {
+      settle(counts, 1000);
+      const cursor = ctx.storage.sql.exec(query, ...bindings);
+      counts.statements += 1;
+      counts.open.push(cursor);
+      return cursor;
+    },
+  });
+  return facade(ctx, { storage: facade(ctx.storage, { sql }) });
+}
+
+// A cursor knows its numbers once it is read to its end, which is after `exec` has returned.
+function settle(counts, keep = 0) {
+  if (counts.open.length <= keep) return;
+  for (const cursor of counts.open.splice(0)) {
+    counts.rowsRead += cursor.rowsRead;
+    counts.rowsWritten += cursor.rowsWritten;
+  }
+}
+
+/** `target` with some members replaced. Methods run on the target: the runtime insists on it. */
+function facade(target, replaced) {
+  return new Proxy(target, {
+    get(_, name) {
+      if (Object.hasOwn(replaced, name)) return replaced[name];
+      const value = Reflect.get(target, name, target);
+      return typeof value === 'function' ? value.bind(target) : value;
+    },
+    set: (_, name, value) => Reflect.set(target, name, value, target),
+  });
+}
