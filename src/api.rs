@@ -4,7 +4,7 @@
 use crate::auth::{self, Principal, Token};
 use crate::domain::{credentials, idempotency, journal, teams};
 use crate::error::{Code, Error, Result};
-use crate::ids::{Id, ServerId, TeamId};
+use crate::ids::{Id, PrincipalId, ServerId, TeamId};
 use crate::json;
 use crate::limits::{
     CHUNK_BYTES_MAX, JSON_BYTES_MAX, PART_BYTES_MAX, RATE_TENTHS, STORE_FULL_PERCENT, URL_BYTES_MAX,
@@ -163,9 +163,32 @@ pub struct Request<'a> {
     pub request_id: &'a str,
 }
 
-impl Request<'_> {
-    fn header(&self, name: &str) -> Option<&str> {
+impl<'a> Request<'a> {
+    pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The body, if its media type and its size are what `payload` asks for.
+    pub fn payload(&self, payload: Payload) -> Result<&'a [u8]> {
+        let essence =
+            |value: &str| value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        let sent = self.header("content-type").map(essence);
+        let json = sent.as_deref().is_none_or(|t| t == "application/json" || t.ends_with("+json"));
+        if matches!(payload, Payload::Json(_)) && !json {
+            let message = "send the body as Content-Type: application/json";
+            return Err(Error::new(Code::UnsupportedMediaType, message));
+        }
+        self.body.ok_or_else(|| Error::too_large(payload.bytes_max(), "the body"))
+    }
+
+    /// Refuses query parameters where an address takes none.
+    pub fn no_query(&self) -> Result<()> {
+        if self.query.is_empty() {
+            return Ok(());
+        }
+        let first = form_urlencoded::parse(self.query.as_bytes()).next();
+        let name = first.map_or_else(String::new, |(name, _)| name.into_owned());
+        Err(Error::field(name, "this address takes no query parameters"))
     }
 }
 
@@ -262,12 +285,8 @@ impl<'a> Call<'a> {
     }
 
     fn envelope(&self) -> String {
-        let context = json!({
-            "server_id": self.server_id,
-            "team_id": self.who.team_id,
-            "principal_id": self.who.principal_id,
-        });
-        format!(r#"{{"version":1,"context":{context}"#)
+        let Principal { team_id, principal_id, .. } = &self.who;
+        envelope(self.server_id, Some(team_id), Some(principal_id))
     }
 
     /// One resource in its envelope.
@@ -302,6 +321,17 @@ impl<'a> Call<'a> {
     }
 }
 
+/// How every answer with data begins. Where the operator asks, no principal acts.
+pub fn envelope(
+    server_id: &ServerId,
+    team_id: Option<&TeamId>,
+    principal_id: Option<&PrincipalId>,
+) -> String {
+    let context =
+        json!({ "server_id": server_id, "team_id": team_id, "principal_id": principal_id });
+    format!(r#"{{"version":1,"context":{context}"#)
+}
+
 pub enum Body {
     Empty,
     Json(String),
@@ -315,15 +345,21 @@ pub struct Answer {
     pub body: Body,
     /// Whether it holds a secret, which no repetition may.
     pub secret: bool,
+    /// What went wrong on our side: for the log, never for the caller.
+    pub fault: Option<String>,
 }
 
 impl Default for Answer {
     fn default() -> Answer {
-        Answer { status: 200, headers: Vec::new(), body: Body::Empty, secret: false }
+        Answer { status: 200, headers: Vec::new(), body: Body::Empty, secret: false, fault: None }
     }
 }
 
 impl Answer {
+    pub fn json(status: u16, body: String) -> Answer {
+        Answer { status, body: Body::Json(body), ..Answer::default() }
+    }
+
     pub fn no_content() -> Answer {
         Answer { status: 204, ..Answer::default() }
     }
@@ -342,7 +378,9 @@ impl Answer {
     /// A refusal in its envelope.
     pub fn refusal(error: Error, request_id: &str) -> Answer {
         let mut body = json!({ "code": error.code.text(), "request_id": request_id });
+        let mut fault = None;
         body["message"] = if error.code == Code::Internal {
+            fault = Some(error.message);
             "a fault of the server; its log has this request's id".into()
         } else {
             error.message.into()
@@ -351,8 +389,12 @@ impl Answer {
             body["details"] = Json::Object(error.details);
         }
         let body = json!({ "version": 1, "error": body }).to_string();
-        let mut answer =
-            Answer { status: error.code.status(), body: Body::Json(body), ..Answer::default() };
+        let mut answer = Answer {
+            status: error.code.status(),
+            body: Body::Json(body),
+            fault,
+            ..Answer::default()
+        };
         answer.headers.extend(error.header);
         if error.code == Code::Unauthenticated {
             answer = answer.with("WWW-Authenticate", "Bearer");
@@ -444,13 +486,9 @@ fn answer(plane: &Plane, request: &Request) -> Result<Reply> {
     let who = auth::authenticate(db, &token)?;
     let per_second = plane.config.rate_limit_per_s;
     plane.limiter.borrow_mut().take(&who.credential_id, db.now_ms, per_second, route.tenths)?;
-    media_types(route, request)?;
-    let body =
-        request.body.ok_or_else(|| Error::too_large(route.payload.bytes_max(), "the body"))?;
-    if !route.query && !request.query.is_empty() {
-        let first = form_urlencoded::parse(request.query.as_bytes()).next();
-        let name = first.map_or_else(String::new, |(name, _)| name.into_owned());
-        return Err(Error::field(name, "this address takes no query parameters"));
+    let body = request.payload(route.payload)?;
+    if !route.query {
+        request.no_query()?;
     }
     credentials::touch(db, &who)?;
     let call = Call {
@@ -464,11 +502,7 @@ fn answer(plane: &Plane, request: &Request) -> Result<Reply> {
         body,
     };
     if route.grows {
-        let limit = plane.config.store_bytes_max / 100 * STORE_FULL_PERCENT;
-        if db.size_bytes() >= limit {
-            let message = "the team's store is nearly full; delete sessions or shorten retention";
-            return Err(Error::new(Code::StorageFull, message));
-        }
+        room(db, plane.config)?;
     }
     match route.run {
         Run::Read(run) => run(db, &call).map(Reply::Answer),
@@ -480,14 +514,11 @@ fn answer(plane: &Plane, request: &Request) -> Result<Reply> {
     }
 }
 
-fn media_types(route: &Route, request: &Request) -> Result<()> {
-    let essence =
-        |value: &str| value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    let sent = request.header("content-type").map(essence);
-    let json = sent.as_deref().is_none_or(|t| t == "application/json" || t.ends_with("+json"));
-    if matches!(route.payload, Payload::Json(_)) && !json {
-        let message = "send the body as Content-Type: application/json";
-        return Err(Error::new(Code::UnsupportedMediaType, message));
+/// Whether the store may still grow.
+pub fn room(db: &Db, config: &Config) -> Result<()> {
+    if db.size_bytes() < config.store_bytes_max / 100 * STORE_FULL_PERCENT {
+        return Ok(());
     }
-    Ok(())
+    let message = "the team's store is nearly full; delete sessions or shorten retention";
+    Err(Error::new(Code::StorageFull, message))
 }

@@ -7,6 +7,7 @@ pub mod journal;
 pub mod machines;
 pub mod members;
 pub mod message_pages;
+pub mod registry;
 pub mod search;
 pub mod session_list;
 pub mod sessions;
