@@ -1,7 +1,6 @@
 // The entry module of the tests: the built one, with hooks on its two object classes.
 //
-// Node calls the hooks through a stub (`plane.team(id)` of the harness). Only values that can be
-// cloned cross, and an error that a hook throws arrives as one.
+// The driver calls the hooks for the harness (`plane.team(id)`); what they answer must be JSON.
 
 import * as plane from '../../build/index.js';
 
