@@ -16,6 +16,9 @@ CREATE TABLE sessions (
     created_at    INTEGER NOT NULL,
     updated_at    INTEGER NOT NULL,
     deleted_at    INTEGER,
+    -- Its rows in origins as [[source_id, harness, native_id]], so that a page of sessions is
+    -- filtered by who may see which source without a look-up per session.
+    origins_json  TEXT    NOT NULL DEFAULT '[]',
     PRIMARY KEY (team_id, id)
 ) STRICT;
 CREATE INDEX sessions_by_update ON sessions (team_id, updated_at, id);
@@ -67,7 +70,7 @@ CREATE VIRTUAL TABLE message_search USING fts5 (
 );
 -- Titles of sessions; rowid is the session's.
 CREATE VIRTUAL TABLE title_search USING fts5 (
-    title, content = '', contentless_delete = 1, prefix = '3',
+    text, content = '', contentless_delete = 1, prefix = '3',
     tokenize = 'unicode61 remove_diacritics 2'
 );
 
@@ -108,8 +111,8 @@ CREATE TABLE capture_parts (
     capture_id    TEXT    NOT NULL,
     part_index    INTEGER NOT NULL,
     digest        TEXT    NOT NULL,             -- of the part's body
-    messages_json TEXT    NOT NULL,             -- [[ordinal, role, digest, searched text, message]]
-    digests_json  TEXT    NOT NULL,             -- [[ordinal, digest]], the same order
+    messages_json TEXT    NOT NULL,             -- the messages as sent
+    digests_json  TEXT    NOT NULL,             -- {ordinal: digest}
     created_at    INTEGER NOT NULL,
     PRIMARY KEY (team_id, capture_id, part_index)
 ) STRICT;

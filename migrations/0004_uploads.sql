@@ -45,3 +45,5 @@ CREATE TABLE session_artifacts (
     provenance TEXT    NOT NULL,
     PRIMARY KEY (team_id, session_id, revision, bundle_id)
 ) STRICT;
+-- Whoever sees one of an upload's sessions may read it.
+CREATE INDEX session_artifacts_by_upload ON session_artifacts (team_id, upload_id, session_id);

@@ -148,6 +148,24 @@ pub struct Principal {
 
 /// The caller behind a token: unknown, expired and revoked ones are refused alike.
 pub fn authenticate(db: &Db, token: &Token) -> Result<Principal> {
+    let found = find(db, &token.team_id, &token.credential_id)?;
+    let (hash, who) = found.ok_or_else(Error::unauthenticated)?;
+    let same: bool = hash.ct_eq(&token.hash()).into();
+    if same && who.kind == token.kind { Ok(who) } else { Err(Error::unauthenticated()) }
+}
+
+/// The caller as it is now, for work that goes on after its request was admitted.
+pub fn again(db: &Db, who: &Principal) -> Result<Principal> {
+    let found = find(db, &who.team_id, &who.credential_id)?;
+    found.map(|(_, who)| who).ok_or_else(Error::unauthenticated)
+}
+
+/// A live credential's hash and principal.
+fn find(
+    db: &Db,
+    team_id: &TeamId,
+    credential_id: &CredentialId,
+) -> Result<Option<(Vec<u8>, Principal)>> {
     let found = db.query_optional(
         "SELECT c.token_hash, c.kind, c.principal_id, c.machine_id, c.source_id, c.app_id,
                 c.expires_at, c.last_used_at, m.role, a.scopes_json
@@ -158,14 +176,14 @@ pub fn authenticate(db: &Db, token: &Token) -> Result<Principal> {
            LEFT JOIN apps a ON a.team_id = c.team_id AND a.id = c.app_id
           WHERE c.id = ?1 AND c.team_id = ?2 AND c.expires_at > ?3
             AND (c.revoked_at IS NULL OR c.revoked_at > ?3)",
-        params![&token.credential_id, &token.team_id, db.now_ms],
+        params![credential_id, team_id, db.now_ms],
         |row| {
             let hash: Vec<u8> = row.get()?;
             let kind: String = row.get()?;
             let who = Principal {
                 kind: Kind::parse(&kind).ok_or_else(|| Error::internal("a credential's kind"))?,
-                team_id: token.team_id.clone(),
-                credential_id: token.credential_id.clone(),
+                team_id: team_id.clone(),
+                credential_id: credential_id.clone(),
                 principal_id: row.get()?,
                 machine_id: row.get()?,
                 source_id: row.get()?,
@@ -181,8 +199,6 @@ pub fn authenticate(db: &Db, token: &Token) -> Result<Principal> {
             Ok((hash, who))
         },
     )?;
-    let (hash, who) = found.ok_or_else(Error::unauthenticated)?;
-    let same: bool = hash.ct_eq(&token.hash()).into();
-    let acts = who.kind != Kind::User || who.role.is_some();
-    if same && acts && who.kind == token.kind { Ok(who) } else { Err(Error::unauthenticated()) }
+    let acts = |who: &Principal| who.kind != Kind::User || who.role.is_some();
+    Ok(found.filter(|(_, who)| acts(who)))
 }

@@ -2,6 +2,8 @@
 //! guard undoes everything.
 use crate::auth::{Kind, Principal, Role};
 use crate::error::{Error, Result};
+use crate::ids::is_hex;
+use crate::limits::SHA256_DIGITS;
 use std::ops::RangeInclusive;
 
 /// The caller is a person with at least `role`.
@@ -66,6 +68,16 @@ pub fn name(field: &str, text: &str, chars_max: usize) -> Result<()> {
     Ok(())
 }
 
+/// A SHA-256 as this API writes it.
+pub fn sha256(field: impl Into<String>, text: &str) -> Result<()> {
+    if is_hex(text, SHA256_DIGITS) {
+        return Ok(());
+    }
+    let upper = is_hex(&text.to_ascii_lowercase(), SHA256_DIGITS);
+    let message = if upper { "; these have upper-case letters" } else { "" };
+    Err(Error::field(field, format!("must be {SHA256_DIGITS} lowercase hex digits{message}")))
+}
+
 pub fn at_most(field: &str, count: usize, items_max: usize) -> Result<()> {
     if count <= items_max {
         return Ok(());
@@ -77,4 +89,13 @@ pub fn at_most(field: &str, count: usize, items_max: usize) -> Result<()> {
 pub fn changed_one(changed: u64, refused: Error) -> Result<()> {
     debug_assert!(changed <= 1, "a guarded write changes one row");
     if changed == 1 { Ok(()) } else { Err(refused) }
+}
+
+/// One more fits beside the `count` that a team or principal has.
+pub fn room(what: &str, count: i64, count_max: usize) -> Result<()> {
+    if usize::try_from(count).is_ok_and(|count| count < count_max) {
+        return Ok(());
+    }
+    let message = format!("there may be at most {count_max} {what}; remove one first");
+    Err(Error::conflict(message).with("limit", count_max))
 }

@@ -7,20 +7,45 @@ use serde::de::DeserializeOwned;
 pub fn body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let text = text(bytes)?;
     let mut json = serde_json::Deserializer::from_str(&text);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let path = error.path().to_string();
-        let inner = error.into_inner();
-        if inner.is_data() { misfit(&path, &inner.to_string()) } else { malformed(&inner) }
-    })?;
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|e| refusal(e, &text))?;
     json.end().map_err(|error| malformed(&error))?;
     Ok(value)
 }
 
 /// A body's text with lone surrogates replaced; parsing may still refuse it.
 pub fn text(bytes: &[u8]) -> Result<std::borrow::Cow<'_, str>> {
-    std::str::from_utf8(bytes)
-        .map(replace_lone_surrogates)
-        .map_err(|_| Error::new(Code::InvalidJson, "the body is not UTF-8"))
+    std::str::from_utf8(bytes).map(replace_lone_surrogates).map_err(|_| not_utf8())
+}
+
+/// A struct that borrows from JSON text, whose raw parts stay as they are.
+pub fn borrowed<'a, T: serde::Deserialize<'a>>(text: &'a str) -> Result<T> {
+    let mut json = serde_json::Deserializer::from_str(text);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|e| refusal(e, text))?;
+    json.end().map_err(|error| malformed(&error))?;
+    Ok(value)
+}
+
+/// A refusal inside of a field, named from outside of it.
+pub fn within(field: &str, mut error: Error) -> Error {
+    if let Some(serde_json::Value::String(inner)) = error.details.get_mut("field") {
+        *inner = format!("{field}.{inner}");
+    }
+    error
+}
+
+pub fn not_utf8() -> Error {
+    Error::new(Code::InvalidJson, "the body is not UTF-8")
+}
+
+fn refusal(error: serde_path_to_error::Error<serde_json::Error>, text: &str) -> Error {
+    let path = error.path().to_string();
+    let inner = error.into_inner();
+    if inner.is_data() {
+        return misfit(&path, &inner.to_string());
+    }
+    // A number where a name is expected is reported as if the text were broken.
+    let whole = serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
+    if whole { misfit(&path, "has the wrong type") } else { malformed(&inner) }
 }
 
 /// A query string, without its question mark.
@@ -68,6 +93,16 @@ impl<'de, T: serde::Deserialize<'de>> serde::Deserialize<'de> for Patch<T> {
     }
 }
 
+/// A field of a patch that may be absent but not null. Use with
+/// `#[serde(default, deserialize_with = "json::not_null")]`.
+pub fn not_null<'de, D, T>(d: D) -> Result<Option<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: serde::Deserialize<'de>,
+{
+    T::deserialize(d).map(Some)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,6 +115,14 @@ mod tests {
         inner: Vec<Inner>,
         #[serde(default)]
         note: Patch<String>,
+        #[serde(default)]
+        choice: Option<Choice>,
+    }
+
+    #[derive(serde::Deserialize, Debug, PartialEq)]
+    #[serde(rename_all = "snake_case")]
+    enum Choice {
+        One,
     }
 
     #[derive(serde::Deserialize, Debug, PartialEq)]
@@ -96,11 +139,14 @@ mod tests {
     #[test]
     fn a_misfit_names_its_field() {
         assert_eq!(field(r#"{"name":1}"#), "name");
-        assert_eq!(field(r#"{}"#), "name");
+        assert_eq!(field("{}"), "name");
         assert_eq!(field(r#"{"name":"a","x":1}"#), "x");
         assert_eq!(field(r#"{"name":"a","inner":[{"n":1},{"n":"b"}]}"#), "inner[1].n");
         assert_eq!(field(r#"{"name":"a","inner":[{"m":1}]}"#), "inner[0].m");
         assert_eq!(field(r#"{"name":"a","name":"b"}"#), "name");
+        assert_eq!(field(r#"{"name":"a","choice":"two"}"#), "choice");
+        assert_eq!(field(r#"{"name":"a","choice":1}"#), "choice");
+        assert_eq!(field(r#"{"name":"a","choice":}"#), "invalid_json");
         assert_eq!(field(r#"{"name":"#), "invalid_json");
         assert_eq!(field(r#"{"name":"a"} x"#), "invalid_json");
     }

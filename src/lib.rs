@@ -3,8 +3,10 @@
 //! Read in this order: [`api`] (every endpoint, one line each), a file of [`domain`], [`store`],
 //! [`maintain`]. Everything here is synchronous and runs natively; only `edge`, `object` and
 //! `store/durable.rs` know workerd.
+pub mod answer;
 pub mod api;
 pub mod auth;
+pub mod call;
 pub mod domain;
 #[cfg(target_arch = "wasm32")]
 mod edge;

@@ -35,18 +35,28 @@ pub const PAGE_ITEMS_MAX: usize = 200;
 pub const PAGE_BYTES_MAX: usize = 2 << 20;
 pub const SNAPSHOT_PAIRS_MAX: usize = 500;
 pub const CURSOR_AGE_MS: i64 = 15 * MINUTE_MS;
+/// A search looks at so many hits a step, and stops once it has read so many rows for a snapshot
+/// or shown so many sessions over all its snapshots.
+pub const SEARCH_HITS_PER_STEP: usize = 50;
+pub const SEARCH_ROWS_MAX: usize = 500;
+pub const SEARCH_SESSIONS_MAX: usize = 2_000;
+pub const HITS_READ_AT_ONCE_MAX: usize = 8;
 pub const CURSOR_CHARS_MAX: usize = 512;
+/// Rows that one request for a filtered list looks at.
+pub const ROWS_EXAMINED_MAX: usize = 1_000;
 
 // Texts.
 pub const NAME_CHARS_MAX: usize = 128;
 pub const EMAIL_CHARS_MAX: usize = 254;
 pub const TITLE_CHARS_MAX: usize = 512;
+pub const ENROLLMENT_KEY_CHARS_MAX: usize = 128;
 pub const HARNESS_CHARS_MAX: usize = 64;
 pub const NATIVE_ID_CHARS_MAX: usize = 256;
 pub const ROLE_CHARS_MAX: usize = 64;
 pub const QUERY_CHARS_MAX: usize = 1_000;
 pub const SNIPPET_CHARS_MAX: usize = 200;
 pub const MEDIA_TYPE_CHARS_MAX: usize = 128;
+pub const SHA256_DIGITS: usize = 64;
 
 // Teams and credentials.
 pub const USER_TOKEN_AGE_MS: i64 = 90 * DAY_MS;
@@ -82,8 +92,12 @@ pub const CAPTURE_MESSAGES_MAX: i64 = 100_000;
 pub const CAPTURE_BYTES_MAX: i64 = 128 << 20;
 pub const CAPTURE_ARTIFACTS_MAX: usize = 32;
 pub const PART_BYTES_MAX: usize = 1 << 20;
-/// A part is kept as JSON beside its searched text, which may double it; a row has 2 MB.
-pub const PART_ROW_BYTES_MAX: usize = 2_000_000;
+/// A statement's JSON parameter is cut here; one more message may follow, escaped.
+pub const BATCH_BYTES_MAX: usize = 256 << 10;
+/// What the platform takes as one value.
+pub const VALUE_BYTES_MAX: usize = 2_000_000;
+pub const SESSION_ORIGINS_MAX: usize = 64;
+pub const ARTIFACTS_LISTED_MAX: usize = 1_000;
 pub const PART_MESSAGES_MAX: usize = 1_000;
 pub const MESSAGE_BYTES_MAX: usize = 512 << 10;
 pub const SEARCHED_BYTES_MAX: usize = 64 << 10;
@@ -96,15 +110,22 @@ pub const UPLOAD_BYTES_MAX_DEFAULT: i64 = 256 << 20;
 pub const CHUNK_BYTES_MIN: i64 = 64 << 10;
 pub const CHUNK_BYTES_DEFAULT: i64 = 256 << 10;
 pub const CHUNK_BYTES_MAX: i64 = 1 << 20;
+/// An upload's chunks; a larger upload needs larger chunks.
+pub const CHUNKS_MAX: i64 = 4_096;
 pub const CHUNKS_ATTACHED_MAX: usize = 512;
 pub const CHUNKS_MISSING_LISTED_MAX: usize = 512;
 /// Bytes hashed or sent between two yields.
-pub const SLICE_BYTES_MAX: usize = 4 << 20;
+pub const SLICE_BYTES_MAX: i64 = 4 << 20;
 pub const UPLOAD_AGE_MS: i64 = DAY_MS;
+/// Sessions with the upload as their artifact that are looked at for one its reader sees.
+pub const UPLOAD_SESSIONS_ASKED_MAX: usize = 100;
 
 const _: () = assert!(PAGE_ITEMS_DEFAULT <= PAGE_ITEMS_MAX && PAGE_ITEMS_MAX <= SNAPSHOT_PAIRS_MAX);
 const _: () = assert!(MESSAGE_BYTES_MAX <= PART_BYTES_MAX && PART_BYTES_MAX <= JSON_BYTES_MAX);
 const _: () = assert!(MESSAGE_BYTES_MAX <= PAGE_BYTES_MAX);
-const _: () = assert!(PART_BYTES_MAX < PART_ROW_BYTES_MAX);
+// Escaping at most doubles a message that is JSON already.
+const _: () = assert!(BATCH_BYTES_MAX + 2 * MESSAGE_BYTES_MAX < VALUE_BYTES_MAX);
 const _: () =
     assert!(CHUNK_BYTES_MIN <= CHUNK_BYTES_DEFAULT && CHUNK_BYTES_DEFAULT <= CHUNK_BYTES_MAX);
+const _: () = assert!(UPLOAD_BYTES_MAX_DEFAULT <= CHUNKS_MAX * CHUNK_BYTES_MIN);
+const _: () = assert!(CHUNK_BYTES_MAX <= SLICE_BYTES_MAX);

@@ -20,6 +20,7 @@ pub struct PageQuery {
 
 pub fn limit(asked: Option<i64>) -> Result<usize> {
     let Some(limit) = asked else { return Ok(PAGE_ITEMS_DEFAULT) };
+    #[allow(clippy::cast_possible_wrap)] // A small constant.
     guard::in_range("limit", limit, 1..=PAGE_ITEMS_MAX as i64)?;
     Ok(usize::try_from(limit).unwrap_or(PAGE_ITEMS_DEFAULT))
 }
@@ -68,6 +69,20 @@ impl Keyset {
         rows.truncate(self.limit);
         let next = rows.last().filter(|_| more).map(|(key, _)| self.token(key));
         (rows.into_iter().map(|(_, item)| item).collect(), next)
+    }
+
+    /// As `page`, for a list whose filter passes over rows: a page that is short because the
+    /// request has looked at enough of them ends at the last one it looked at.
+    pub fn page_of_examined<T>(
+        &self,
+        rows: Vec<(String, T)>,
+        last_examined: impl FnOnce() -> Result<Option<String>>,
+    ) -> Result<(Vec<T>, Option<String>)> {
+        let (items, next) = self.page(rows);
+        match next {
+            Some(token) => Ok((items, Some(token))),
+            None => Ok((items, last_examined()?.map(|key| self.token(&key)))),
+        }
     }
 
     pub fn token(&self, key: &str) -> String {

@@ -1,6 +1,7 @@
 //! Credentials: what proves who a caller is. A token is shown once, when it is made.
 use crate::api::{Answer, Call};
 use crate::auth::{Kind, Principal, Role, Token};
+use crate::domain::{authority, journal};
 use crate::error::{Error, Result};
 use crate::guard;
 use crate::ids::{AppId, CredentialId, Id, MachineId, PrincipalId, SourceId, TeamId, hex};
@@ -25,6 +26,128 @@ pub struct Credential {
     pub last_used_at: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CreateCredential {
+    #[serde(default)]
+    expires_in_ms: Option<i64>,
+}
+
+/// `GET /credentials` lists a person's own credentials, their machines' among them; an admin's
+/// list is the whole team's. A machine and an app see the one that they use.
+pub fn list(db: &Db, call: &Call) -> Result<Answer> {
+    let query: PageQuery = call.query()?;
+    let page = Keyset::new(call, "", &query)?;
+    let who = &call.who;
+    if who.kind != Kind::User {
+        let own = load(db, &who.team_id, &who.credential_id)?;
+        return call.list(&[own], None);
+    }
+
+    // By credentials_by_principal, which holds the id behind it; '~' sorts after every id.
+    let all = who.role >= Some(Role::Admin);
+    let own = who.principal_id.as_str();
+    let (first, last) = if all { ("", "~") } else { (own, own) };
+    let (principal, credential) = page.after().split_once('.').unwrap_or((first, ""));
+    let credentials = db.query(
+        "SELECT id, kind, principal_id, machine_id, app_id, created_at, expires_at, revoked_at,
+                last_used_at
+           FROM credentials
+          WHERE team_id = ?1 AND (principal_id, id) > (?2, ?3) AND principal_id <= ?4
+          ORDER BY principal_id, id
+          LIMIT ?5",
+        params![&who.team_id, principal, credential, last, page.limit + 1],
+        |row| {
+            let credential = read(row)?;
+            Ok((format!("{}.{}", credential.principal_id, credential.id), credential))
+        },
+    )?;
+
+    let (items, next) = page.page(credentials);
+    call.list(&items, next.as_deref())
+}
+
+/// `POST /credentials` makes one more token for the caller, a person.
+///
+/// `409 conflict` for a person who has as many live ones as there may be.
+pub fn create(tx: &Tx, call: &Call) -> Result<Answer> {
+    let body: CreateCredential = call.json()?;
+    let age_ms = user_token_age(body.expires_in_ms)?;
+    guard::role(&call.who, Role::Viewer)?;
+
+    let Principal { team_id, principal_id, .. } = &call.who;
+    let live = tx.query_one(
+        "SELECT count(*) FROM (
+                SELECT 1 FROM credentials
+                 WHERE team_id = ?1 AND principal_id = ?2 AND kind = 'user'
+                   AND expires_at > ?3 AND (revoked_at IS NULL OR revoked_at > ?3)
+                 LIMIT ?4)",
+        params![team_id, principal_id, tx.now_ms, CREDENTIALS_PER_PRINCIPAL_MAX],
+        |row| row.get::<i64>(),
+    )?;
+    guard::room("live tokens of one person", live, CREDENTIALS_PER_PRINCIPAL_MAX)?;
+    let holder = Holder {
+        kind: Kind::User,
+        team_id,
+        principal_id,
+        source_id: None,
+        machine_id: None,
+        app_id: None,
+    };
+    let credential = issue(tx, &holder, age_ms)?;
+    journal::write(tx, call, "credential.created", credential.id.as_str())?;
+
+    Ok(call.one(201, &credential)?.secret())
+}
+
+/// `GET /credentials/{credential}` is a credential of the caller's own, for an admin any.
+pub fn get(db: &Db, call: &Call) -> Result<Answer> {
+    let credential = load_seen(db, call)?;
+    call.one(200, &credential)
+}
+
+/// `DELETE /credentials/{credential}` ends a credential at once. One that has ended stays as it
+/// is.
+pub fn revoke(tx: &Tx, call: &Call) -> Result<Answer> {
+    let credential = load_seen(tx, call)?;
+
+    let revoked = tx.execute_counted(
+        "UPDATE credentials SET revoked_at = ?3
+          WHERE team_id = ?1 AND id = ?2
+            AND expires_at > ?3 AND (revoked_at IS NULL OR revoked_at > ?3)",
+        params![&call.who.team_id, &credential.id, tx.now_ms],
+    )?;
+    if revoked > 0 {
+        journal::write(tx, call, "credential.revoked", credential.id.as_str())?;
+        authority::changed(tx, call)?;
+    }
+
+    Ok(Answer::no_content())
+}
+
+/// The credential in the path, as far as the caller may know of it.
+fn load_seen(db: &Db, call: &Call) -> Result<Credential> {
+    let who = &call.who;
+    let credential = load(db, &who.team_id, &call.id(0)?)?;
+    let own = match who.kind {
+        Kind::User => credential.principal_id == who.principal_id || who.role >= Some(Role::Admin),
+        Kind::Machine | Kind::App => credential.id == who.credential_id,
+    };
+    if own { Ok(credential) } else { Err(Error::not_found()) }
+}
+
+pub fn load(db: &Db, team_id: &TeamId, credential_id: &CredentialId) -> Result<Credential> {
+    db.query_optional(
+        "SELECT id, kind, principal_id, machine_id, app_id, created_at, expires_at, revoked_at,
+                last_used_at
+           FROM credentials
+          WHERE id = ?1 AND team_id = ?2",
+        params![credential_id, team_id],
+        read,
+    )?
+    .ok_or_else(Error::not_found)
 }
 
 /// Whose credential is made, and for what.

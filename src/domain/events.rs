@@ -61,11 +61,23 @@ pub fn record(tx: &Tx, team_id: &TeamId, event: &Event) -> Result<i64> {
              DO UPDATE SET sequence = excluded.sequence",
             params![team_id, source, *resource_kind, *resource_id, sequence],
         )?,
-        Stage::Last => tx.execute(
-            "DELETE FROM event_resources
-              WHERE team_id = ?1 AND source_id = ?2 AND resource_kind = ?3 AND resource_id = ?4",
-            params![team_id, source, *resource_kind, *resource_id],
-        )?,
+        Stage::Last => end(tx, team_id, *source_id, resource_kind, resource_id)?,
     }
     Ok(sequence)
+}
+
+/// A resource has no current event any more.
+pub fn end(
+    tx: &Tx,
+    team_id: &TeamId,
+    source_id: Option<&SourceId>,
+    resource_kind: &str,
+    resource_id: &str,
+) -> Result<()> {
+    let source = source_id.map_or("", crate::ids::Id::as_str);
+    tx.execute(
+        "DELETE FROM event_resources
+          WHERE team_id = ?1 AND source_id = ?2 AND resource_kind = ?3 AND resource_id = ?4",
+        params![team_id, source, resource_kind, resource_id],
+    )
 }

@@ -4,7 +4,7 @@
 //! creating, its object makes it, `finish` marks it active and keeps the answer. A Directory that
 //! dies in between goes on with the same team when the operator repeats the request by its key;
 //! without a key, the team stays creating and nobody holds a token of it.
-use crate::api::{self, Answer, Payload, Request};
+use crate::api::{Answer, Envelope, Payload, Request};
 use crate::domain::idempotency;
 use crate::domain::teams::CreateTeam;
 use crate::error::{Error, Result};
@@ -129,8 +129,7 @@ pub fn finish(
         "UPDATE registry SET state = 'active' WHERE id = ?1 AND state = 'creating'",
         params![team_id],
     )?;
-    let envelope = api::envelope(server_id, Some(team_id), None);
-    let answer = Answer::json(201, format!(r#"{envelope},"data":{created}}}"#)).secret();
+    let answer = Envelope::new(server_id, Some(team_id), None).one(201, created)?.secret();
     if let Some(key) = &wanted.key {
         tx.execute(
             "UPDATE global_idempotency SET status = ?2, response_json = ?3 WHERE key = ?1",
@@ -181,7 +180,5 @@ pub fn list(db: &Db, server_id: &ServerId, request: &Request) -> Result<Answer> 
     )?;
 
     let (items, next) = page.page(entries);
-    let items = serde_json::to_string(&items).map_err(|e| Error::internal(e.to_string()))?;
-    let (envelope, next) = (api::envelope(server_id, None, None), json!(next));
-    Ok(Answer::json(200, format!(r#"{envelope},"items":{items},"next_cursor":{next}}}"#)))
+    Envelope::new(server_id, None, None).list(&items, next.as_deref())
 }

@@ -8,7 +8,8 @@ use crate::domain::members::{self, Member};
 use crate::error::{Error, Result};
 use crate::guard;
 use crate::ids::{Id, PrincipalId, TeamId, hex};
-use crate::limits::{EMAIL_CHARS_MAX, NAME_CHARS_MAX, USER_TOKEN_AGE_MS};
+use crate::json::{self, Patch};
+use crate::limits::{EMAIL_CHARS_MAX, NAME_CHARS_MAX, RETENTION_DAYS_MAX, USER_TOKEN_AGE_MS};
 use crate::params;
 use crate::store::{Db, Tx};
 use serde_json::json;
@@ -83,16 +84,7 @@ fn make(tx: &Tx, team_id: &TeamId, body: &CreateTeam) -> Result<PrincipalId> {
     )?;
     let (owner, email) = (&body.owner.name, body.owner.email.as_deref());
     let owner_id = members::insert(tx, team_id, owner, email, Role::Owner)?;
-    let event = Event {
-        name: "team.changed",
-        resource_kind: "team",
-        resource_id: team_id.as_str(),
-        source_id: None,
-        principal_id: Some(&owner_id),
-        data: json!({ "id": team_id, "name": body.name, "revision": 1 }),
-        stage: Stage::Current,
-    };
-    events::record(tx, team_id, &event)?;
+    announce(tx, &load(tx, team_id)?, &owner_id)?;
     Ok(owner_id)
 }
 
@@ -156,4 +148,146 @@ pub fn load(db: &Db, team_id: &TeamId) -> Result<Team> {
 pub fn get(db: &Db, call: &Call) -> Result<Answer> {
     let team = load(db, &call.who.team_id)?;
     call.versioned(200, &team, team.revision)
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChangeTeam {
+    #[serde(default, deserialize_with = "json::not_null")]
+    name: Option<String>,
+    #[serde(default, deserialize_with = "json::not_null")]
+    retention: Option<ChangeRetention>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(clippy::struct_field_names)] // The names of the API.
+struct ChangeRetention {
+    #[serde(default, deserialize_with = "json::not_null")]
+    events_days: Option<i64>,
+    #[serde(default, deserialize_with = "json::not_null")]
+    deliveries_days: Option<i64>,
+    #[serde(default, deserialize_with = "json::not_null")]
+    journal_days: Option<i64>,
+    #[serde(default)]
+    sessions_days: Patch<i64>,
+}
+
+impl ChangeRetention {
+    fn validate(&self) -> Result<()> {
+        let sessions_days = match self.sessions_days {
+            Patch::Set(days) => Some(days),
+            Patch::Keep | Patch::Clear => None,
+        };
+        for (field, days) in [
+            ("retention.events_days", self.events_days),
+            ("retention.deliveries_days", self.deliveries_days),
+            ("retention.journal_days", self.journal_days),
+            ("retention.sessions_days", sessions_days),
+        ] {
+            guard::in_range(field, days.unwrap_or(1), 1..=RETENTION_DAYS_MAX)?;
+        }
+        Ok(())
+    }
+
+    fn over(self, before: &Retention) -> Retention {
+        Retention {
+            events_days: self.events_days.unwrap_or(before.events_days),
+            deliveries_days: self.deliveries_days.unwrap_or(before.deliveries_days),
+            journal_days: self.journal_days.unwrap_or(before.journal_days),
+            sessions_days: match self.sessions_days {
+                Patch::Keep => before.sessions_days,
+                Patch::Clear => None,
+                Patch::Set(days) => Some(days),
+            },
+        }
+    }
+}
+
+/// `PATCH /` changes the team's name and how long it keeps what ages; what is absent stays.
+///
+/// `403` unless the caller is an admin.
+pub fn change(tx: &Tx, call: &Call) -> Result<Answer> {
+    let body: ChangeTeam = call.json()?;
+    if let Some(name) = &body.name {
+        guard::name("name", name, NAME_CHARS_MAX)?;
+    }
+    if let Some(retention) = &body.retention {
+        retention.validate()?;
+    }
+    guard::role(&call.who, Role::Admin)?;
+
+    let before = load(tx, &call.who.team_id)?;
+    call.if_match(before.revision)?;
+    let name = body.name.unwrap_or_else(|| before.name.clone());
+    let retention =
+        body.retention.map_or_else(|| before.retention.clone(), |r| r.over(&before.retention));
+    if (&name, &retention) == (&before.name, &before.retention) {
+        return call.versioned(200, &before, before.revision);
+    }
+    let kept = serde_json::to_string(&retention).map_err(|e| Error::internal(e.to_string()))?;
+    tx.execute(
+        "UPDATE teams SET name = ?2, retention_json = ?3, revision = revision + 1 WHERE id = ?1",
+        params![&before.id, &name, &kept],
+    )?;
+    let team = load(tx, &before.id)?;
+    announce(tx, &team, &call.who.principal_id)?;
+    journal::write(tx, call, "team.changed", team.id.as_str())?;
+
+    call.versioned(200, &team, team.revision)
+}
+
+#[derive(serde::Serialize)]
+struct Me {
+    principal: Person,
+    /// Of the principal in the team; an app has none.
+    role: Option<Role>,
+    credential: Credential,
+    team: Team,
+}
+
+#[derive(serde::Serialize)]
+struct Person {
+    id: PrincipalId,
+    kind: String,
+    name: String,
+    email: Option<String>,
+    created_at: i64,
+}
+
+/// `GET /me` is whom the token acts for, with what role, by which credential, in which team.
+pub fn me(db: &Db, call: &Call) -> Result<Answer> {
+    let who = &call.who;
+
+    let principal = db.query_one(
+        "SELECT id, kind, name, email, created_at FROM principals WHERE id = ?1",
+        params![&who.principal_id],
+        |row| {
+            Ok(Person {
+                id: row.get()?,
+                kind: row.get()?,
+                name: row.get()?,
+                email: row.get()?,
+                created_at: row.get()?,
+            })
+        },
+    )?;
+    let credential = credentials::load(db, &who.team_id, &who.credential_id)?;
+    let team = load(db, &who.team_id)?;
+
+    call.one(200, &Me { principal, role: who.role, credential, team })
+}
+
+fn announce(tx: &Tx, team: &Team, principal_id: &PrincipalId) -> Result<()> {
+    let Team { id, name, retention, revision, .. } = team;
+    let event = Event {
+        name: "team.changed",
+        resource_kind: "team",
+        resource_id: id.as_str(),
+        source_id: None,
+        principal_id: Some(principal_id),
+        data: json!({ "id": id, "name": name, "retention": retention, "revision": revision }),
+        stage: Stage::Current,
+    };
+    events::record(tx, id, &event).map(drop)
 }

@@ -15,6 +15,7 @@ pub const MIGRATIONS: &[(&str, &str)] = &[
     ("0007_apps", include_str!("../../migrations/0007_apps.sql")),
 ];
 
+#[allow(clippy::cast_possible_wrap)] // A small constant.
 pub const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// What an object's one `server` row says: whose it is, how far its schema and clock have come.

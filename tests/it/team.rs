@@ -2,9 +2,13 @@
 use serde_json::Value as Json;
 use std::cell::{Cell, RefCell};
 use teamplane::api::{self, Answer, Body, Config, Plane, Reply, Request};
+use teamplane::auth::{Kind, Role};
+use teamplane::domain::credentials::{self, Holder};
+use teamplane::domain::members;
 use teamplane::domain::teams::{CreateTeam, NewOwner, create};
-use teamplane::ids::{Entropy, Id, ServerId, TeamId};
-use teamplane::limits::{STORE_BYTES_MAX_DEFAULT, UPLOAD_BYTES_MAX_DEFAULT};
+use teamplane::ids::{AppId, Entropy, Id, MachineId, PrincipalId, ServerId, SourceId, TeamId};
+use teamplane::limits::{MACHINE_TOKEN_AGE_MS, STORE_BYTES_MAX_DEFAULT, UPLOAD_BYTES_MAX_DEFAULT};
+use teamplane::params;
 use teamplane::rate::RateLimiter;
 use teamplane::store::Db;
 use teamplane::store::migrate;
@@ -41,6 +45,20 @@ pub struct Team {
     /// The owner's token.
     pub owner: String,
     requests: Cell<u64>,
+}
+
+/// A person of the team and their token.
+pub struct Person {
+    pub id: PrincipalId,
+    pub token: String,
+}
+
+/// A machine, the source it publishes to, and its token.
+pub struct Publisher {
+    pub machine_id: MachineId,
+    pub source_id: SourceId,
+    pub custodian_id: PrincipalId,
+    pub token: String,
 }
 
 /// An answer as a client sees it.
@@ -81,6 +99,15 @@ impl Default for Team {
     }
 }
 
+/// Looks at the plans of all that the test has run, unless it has failed already.
+impl Drop for Team {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            crate::plans::check(&self.driver);
+        }
+    }
+}
+
 impl Team {
     pub fn new() -> Team {
         Team::over(Native::open_in_memory(), migrate::SCHEMA_VERSION)
@@ -118,6 +145,136 @@ impl Team {
         let body = CreateTeam { name: name.into(), owner };
         let created = self.db().transaction(|tx| create(tx, &id, &body)).expect("a team is made");
         (id, created.credential.token.expect("a new token is shown"))
+    }
+
+    /// Adds a person with that role.
+    pub fn person(&self, name: &str, role: Role) -> Person {
+        let made = self.db().transaction(|tx| {
+            let id = members::insert(tx, &self.id, name, None, role)?;
+            let holder = Holder {
+                kind: Kind::User,
+                team_id: &self.id,
+                principal_id: &id,
+                source_id: None,
+                machine_id: None,
+                app_id: None,
+            };
+            let credential = credentials::issue(tx, &holder, MACHINE_TOKEN_AGE_MS)?;
+            Ok(Person { id, token: credential.token.expect("a new token is shown") })
+        });
+        made.expect("a person is added")
+    }
+
+    /// A machine of a new member, with a restricted source.
+    pub fn publisher(&self, name: &str) -> Publisher {
+        self.publisher_of(&self.person(&format!("{name}'s custodian"), Role::Member).id, name)
+    }
+
+    /// A machine of that person, with a restricted source.
+    pub fn publisher_of(&self, custodian_id: &PrincipalId, name: &str) -> Publisher {
+        let made = self.db().transaction(|tx| {
+            let (machine_id, source_id): (MachineId, SourceId) = (tx.new_id(), tx.new_id());
+            tx.execute(
+                "INSERT INTO machines
+                     (team_id, id, name, custodian_id, enrollment_key, created_at)
+                 VALUES (?1, ?2, ?3, ?4, ?2, ?5)",
+                params![&self.id, &machine_id, name, custodian_id, tx.now_ms],
+            )?;
+            tx.execute(
+                "INSERT INTO sources
+                     (team_id, id, name, kind, machine_id, custodian_id, visibility, state,
+                      created_at)
+                 VALUES (?1, ?2, ?3, 'connector', ?4, ?5, 'restricted', 'active', ?6)",
+                params![
+                    &self.id,
+                    &source_id,
+                    &format!("{name} connector"),
+                    &machine_id,
+                    custodian_id,
+                    tx.now_ms
+                ],
+            )?;
+            let holder = Holder {
+                kind: Kind::Machine,
+                team_id: &self.id,
+                principal_id: custodian_id,
+                source_id: Some(&source_id),
+                machine_id: Some(&machine_id),
+                app_id: None,
+            };
+            let credential = credentials::issue(tx, &holder, MACHINE_TOKEN_AGE_MS)?;
+            let token = credential.token.expect("a new token is shown");
+            Ok(Publisher { machine_id, source_id, custodian_id: custodian_id.clone(), token })
+        });
+        made.expect("a machine is enrolled")
+    }
+
+    /// An app with those scopes: its principal and its token.
+    pub fn app(&self, name: &str, scopes: &[&str]) -> Person {
+        let made = self.db().transaction(|tx| {
+            let (id, app_id): (PrincipalId, AppId) = (tx.new_id(), tx.new_id());
+            tx.execute(
+                "INSERT INTO principals (id, kind, name, created_at) VALUES (?1, 'app', ?2, ?3)",
+                params![&id, name, tx.now_ms],
+            )?;
+            tx.execute(
+                "INSERT INTO apps (team_id, id, name, principal_id, scopes_json, created_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                params![
+                    &self.id,
+                    &app_id,
+                    name,
+                    &id,
+                    &serde_json::json!(scopes).to_string(),
+                    tx.now_ms
+                ],
+            )?;
+            let holder = Holder {
+                kind: Kind::App,
+                team_id: &self.id,
+                principal_id: &id,
+                source_id: None,
+                machine_id: None,
+                app_id: Some(&app_id),
+            };
+            let credential = credentials::issue(tx, &holder, MACHINE_TOKEN_AGE_MS)?;
+            Ok(Person { id, token: credential.token.expect("a new token is shown") })
+        });
+        made.expect("an app is installed")
+    }
+
+    /// The newest event, as `[type, resource, data]`.
+    pub fn last_event(&self) -> (String, String, Json) {
+        let newest = "SELECT type, resource_id, value_json FROM org_events
+                       ORDER BY sequence DESC LIMIT 1";
+        self.driver
+            .connection()
+            .query_row(newest, [], |row| {
+                let data: String = row.get(2)?;
+                Ok((row.get(0)?, row.get(1)?, serde_json::from_str(&data).unwrap_or_default()))
+            })
+            .expect("there are events")
+    }
+
+    /// The types of the events behind `sequence`, in order, without their data.
+    pub fn events_since(&self, sequence: i64) -> Vec<String> {
+        let later = "SELECT type FROM org_events WHERE sequence > ?1 ORDER BY sequence";
+        let mut statement = self.driver.connection().prepare(later).expect("the query is good");
+        let types = statement.query_map([sequence], |row| row.get(0)).expect("the query runs");
+        types.map(|name| name.expect("a type is a text")).collect()
+    }
+
+    /// What any change raises: the newest event's sequence and the journal's.
+    pub fn marks(&self) -> (i64, i64) {
+        (
+            self.count("SELECT coalesce(max(sequence), 0) FROM org_events"),
+            self.count("SELECT coalesce(max(sequence), 0) FROM journal"),
+        )
+    }
+
+    /// Whose token it is; nothing once it is refused.
+    pub fn is_accepted(&self, token: &str) -> bool {
+        self.get(token, "/me").status == 200
     }
 
     pub fn db(&self) -> Db<'_> {

@@ -1,0 +1,62 @@
+//! Who may publish to a source. Captures and uploads ask here, each time they write.
+use crate::auth::{Kind, Principal, Role};
+use crate::error::{Code, Error, Result};
+use crate::guard;
+use crate::ids::{PrincipalId, SourceId};
+use crate::params;
+use crate::store::Db;
+
+/// The source that the caller publishes to: the one it names, or a machine's own.
+///
+/// `400` on `source_id` when none is named and there is none by default, `403` as [`role`] and
+/// for a source that the caller sees but may not publish to, `404` for one that it does not see,
+/// `409 conflict` while the source is paused or once it is revoked.
+pub fn source(db: &Db, who: &Principal, source_id: Option<&SourceId>) -> Result<SourceId> {
+    let source_id = source_id.or(who.source_id.as_ref());
+    let source_id = source_id.ok_or_else(|| {
+        Error::field("source_id", "name the source to publish to; only a machine has its own")
+    })?;
+    role(who)?;
+
+    let found = db.query_optional(
+        "SELECT custodian_id, visibility, state FROM sources WHERE team_id = ?1 AND id = ?2",
+        params![&who.team_id, source_id],
+        |row| Ok((row.get::<PrincipalId>()?, row.get::<String>()?, row.get::<String>()?)),
+    )?;
+    let (custodian_id, visibility, state) = found.ok_or_else(unknown)?;
+    let mine = match who.kind {
+        Kind::Machine => who.source_id.as_ref() == Some(source_id),
+        Kind::User | Kind::App => who.principal_id == custodian_id,
+    };
+    if !mine {
+        let seen = visibility == "team"
+            || who.principal_id == custodian_id
+            || who.role >= Some(Role::Admin);
+        return Err(if seen { not_mine() } else { unknown() });
+    }
+
+    match state.as_str() {
+        "active" => Ok(source_id.clone()),
+        "paused" => Err(Error::conflict("the source is paused; set its state to active first")),
+        _ => Err(Error::conflict("the source is revoked; enrol its machine again")),
+    }
+}
+
+/// The caller may publish at all: a member, a machine of one, or an app with the scope.
+pub fn role(who: &Principal) -> Result<()> {
+    match who.kind {
+        Kind::User => guard::role(who, Role::Member),
+        Kind::Machine if who.role >= Some(Role::Member) => Ok(()),
+        Kind::Machine => Err(Error::forbidden("this machine's custodian may no longer publish")),
+        Kind::App => guard::app_scope(who, "captures:write"),
+    }
+}
+
+fn unknown() -> Error {
+    let message = "source_id names no source that this token may know of";
+    Error::new(Code::NotFound, message).with("field", "source_id")
+}
+
+fn not_mine() -> Error {
+    Error::forbidden("a machine publishes to its own source, others to those they are custodian of")
+}

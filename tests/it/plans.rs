@@ -1,0 +1,97 @@
+//! No statement reads a table that it cannot bound: every statement that any test runs has its
+//! plan looked at when the test's `Team` goes out of scope.
+use rusqlite::Connection;
+use std::collections::HashSet;
+use std::sync::Mutex;
+use teamplane::store::native::Native;
+
+/// Statements that may walk a whole table, and why.
+const ALLOWED: &[(&str, &str)] = &[("FROM server", "one row")];
+
+static CHECKED: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
+
+/// Fails for a statement that has scanned a table, among all that `driver` has run.
+pub fn check(driver: &Native) {
+    for sql in driver.statements() {
+        let Ok(mut checked) = CHECKED.lock() else { return };
+        if checked.get_or_insert_default().insert(sql) {
+            drop(checked);
+            let scans = scans(driver.connection(), sql);
+            assert!(scans.is_empty(), "a statement walks a table: {scans:?} in: {sql}");
+        }
+    }
+}
+
+/// The lines of a statement's plan that walk a whole table.
+fn scans(connection: &Connection, sql: &str) -> Vec<String> {
+    if ALLOWED.iter().any(|(part, _)| sql.contains(part)) {
+        return Vec::new();
+    }
+    let mut plan = connection
+        .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
+        .expect("a statement that has run has a plan");
+    let lines: Vec<String> = plan
+        .raw_query()
+        .mapped(|row| row.get::<_, String>("detail"))
+        .collect::<Result<_, _>>()
+        .expect("a plan is read");
+    lines.iter().filter(|line| walks(line, &lines)).cloned().collect()
+}
+
+fn walks(line: &str, plan: &[String]) -> bool {
+    let Some(what) = line.strip_prefix("SCAN ") else { return false };
+    let name = what.split(' ').next().unwrap_or_default();
+    // Rows that were made by another part of the plan, which has lines of its own.
+    let made = ["CO-ROUTINE ", "MATERIALIZE "]
+        .iter()
+        .any(|maker| plan.iter().any(|line| line.strip_prefix(maker) == Some(name)));
+    // json_each, and full-text search with something to match.
+    let virtual_table = what.contains(" VIRTUAL TABLE ") && !what.ends_with("INDEX 0:");
+    // `wanted` is a recursive series with a LIMIT of its own.
+    !made && !virtual_table && what != "CONSTANT ROW" && name != "wanted"
+}
+
+fn scans_of(sql: &str) -> Vec<String> {
+    let connection = Connection::open_in_memory().expect("SQLite opens in memory");
+    connection
+        .execute_batch(
+            "CREATE TABLE a (id INTEGER PRIMARY KEY, x TEXT);
+             CREATE INDEX a_by_x ON a (x);
+             CREATE VIRTUAL TABLE f USING fts5 (t)",
+        )
+        .expect("the tables are made");
+    scans(&connection, sql)
+}
+
+#[test]
+fn a_walk_over_a_table_an_index_or_a_search_table_is_found() {
+    for sql in [
+        "SELECT x FROM a",
+        "SELECT m.x FROM a m WHERE m.x || '' = ?1",
+        "SELECT count(*) FROM a",
+        "DELETE FROM a WHERE id % 2 = 1",
+        "UPDATE a SET x = ?1 WHERE coalesce(x, '') = ?2",
+        "SELECT j.value FROM json_each(?1) j LEFT JOIN a ON a.x LIKE j.value",
+        "SELECT id FROM a WHERE id IN (SELECT id FROM a WHERE x > '' OR id % 2)",
+        "SELECT t FROM f",
+    ] {
+        assert_ne!(scans_of(sql), Vec::<String>::new(), "{sql}");
+    }
+}
+
+#[test]
+fn what_is_bounded_by_a_key_or_by_its_input_is_no_walk() {
+    for sql in [
+        "SELECT x FROM a WHERE id = ?1",
+        "SELECT x FROM a WHERE x > ?1 ORDER BY x LIMIT ?2",
+        "SELECT j.value FROM json_each(?1) j CROSS JOIN a ON a.x = j.value",
+        "SELECT count(*) FROM (SELECT 1 FROM a WHERE x = ?1 LIMIT ?2)",
+        "INSERT INTO a (id, x) SELECT value, key FROM json_each(?1) WHERE true",
+        "INSERT INTO a (id, x) VALUES (?1, ?2)",
+        "SELECT t FROM f WHERE f MATCH ?1",
+        "WITH near AS MATERIALIZED (SELECT id FROM a WHERE x > ?1 LIMIT 9)
+         SELECT a.x FROM near CROSS JOIN a ON a.id = near.id",
+    ] {
+        assert_eq!(scans_of(sql), Vec::<String>::new(), "{sql}");
+    }
+}
