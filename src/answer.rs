@@ -21,15 +21,21 @@ pub struct Answer {
     pub body: Body,
     /// Whether it holds a secret, which no repetition may.
     pub secret: bool,
+    /// What went wrong on our side: for the log, never for the caller.
+    pub fault: Option<String>,
 }
 
 impl Default for Answer {
     fn default() -> Answer {
-        Answer { status: 200, headers: Vec::new(), body: Body::Empty, secret: false }
+        Answer { status: 200, headers: Vec::new(), body: Body::Empty, secret: false, fault: None }
     }
 }
 
 impl Answer {
+    pub fn json(status: u16, body: String) -> Answer {
+        Answer { status, body: Body::Json(body), ..Answer::default() }
+    }
+
     pub fn no_content() -> Answer {
         Answer { status: 204, ..Answer::default() }
     }
@@ -48,7 +54,9 @@ impl Answer {
     /// A refusal in its envelope.
     pub fn refusal(error: Error, request_id: &str) -> Answer {
         let mut body = json!({ "code": error.code.text(), "request_id": request_id });
+        let mut fault = None;
         body["message"] = if error.code == Code::Internal {
+            fault = Some(error.message);
             "a fault of the server; its log has this request's id".into()
         } else {
             error.message.into()
@@ -57,8 +65,7 @@ impl Answer {
             body["details"] = Json::Object(error.details);
         }
         let body = json!({ "version": 1, "error": body }).to_string();
-        let mut answer =
-            Answer { status: error.code.status(), body: Body::Json(body), ..Answer::default() };
+        let mut answer = Answer { fault, ..Answer::json(error.code.status(), body) };
         answer.headers.extend(error.header);
         if error.code == Code::Unauthenticated {
             answer = answer.with("WWW-Authenticate", "Bearer");

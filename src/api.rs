@@ -224,13 +224,9 @@ fn answer(plane: &Plane, request: &Request) -> Result<Reply> {
     let who = auth::authenticate(db, &token)?;
     let per_second = plane.config.rate_limit_per_s;
     plane.limiter.borrow_mut().take(&who.credential_id, db.now_ms, per_second, route.tenths)?;
-    media_types(route, request)?;
-    let body =
-        request.body.ok_or_else(|| Error::too_large(route.payload.bytes_max(), "the body"))?;
-    if !route.query && !request.query.is_empty() {
-        let first = form_urlencoded::parse(request.query.as_bytes()).next();
-        let name = first.map_or_else(String::new, |(name, _)| name.into_owned());
-        return Err(Error::field(name, "this address takes no query parameters"));
+    let body = request.payload(route.payload)?;
+    if !route.query {
+        request.no_query()?;
     }
     credentials::touch(db, &who)?;
     let call = Call {
@@ -244,11 +240,7 @@ fn answer(plane: &Plane, request: &Request) -> Result<Reply> {
         body,
     };
     if route.grows {
-        let limit = plane.config.store_bytes_max / 100 * STORE_FULL_PERCENT;
-        if db.size_bytes() >= limit {
-            let message = "the team's store is nearly full; delete sessions or shorten retention";
-            return Err(Error::new(Code::StorageFull, message));
-        }
+        room(db, plane.config)?;
     }
     match route.run {
         Run::Read(run) => run(db, &call).map(Reply::Answer),
@@ -260,14 +252,11 @@ fn answer(plane: &Plane, request: &Request) -> Result<Reply> {
     }
 }
 
-fn media_types(route: &Route, request: &Request) -> Result<()> {
-    let essence =
-        |value: &str| value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    let sent = request.header("content-type").map(essence);
-    let json = sent.as_deref().is_none_or(|t| t == "application/json" || t.ends_with("+json"));
-    if matches!(route.payload, Payload::Json(_)) && !json {
-        let message = "send the body as Content-Type: application/json";
-        return Err(Error::new(Code::UnsupportedMediaType, message));
+/// Whether the store may still grow.
+pub fn room(db: &Db, config: &Config) -> Result<()> {
+    if db.size_bytes() < config.store_bytes_max / 100 * STORE_FULL_PERCENT {
+        return Ok(());
     }
-    Ok(())
+    let message = "the team's store is nearly full; delete sessions or shorten retention";
+    Err(Error::new(Code::StorageFull, message))
 }

@@ -1,8 +1,9 @@
 //! An admitted request as its handler sees it, and the envelope that answers it.
 use crate::answer::{Answer, Body};
+use crate::api::Payload;
 use crate::auth::Principal;
 use crate::error::{Code, Error, Result};
-use crate::ids::{Id, ServerId};
+use crate::ids::{Id, PrincipalId, ServerId, TeamId};
 use crate::json;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
@@ -32,9 +33,32 @@ pub struct Request<'a> {
     pub request_id: &'a str,
 }
 
-impl Request<'_> {
+impl<'a> Request<'a> {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The body, if its media type and its size are what `payload` asks for.
+    pub fn payload(&self, payload: Payload) -> Result<&'a [u8]> {
+        let essence =
+            |value: &str| value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        let sent = self.header("content-type").map(essence);
+        let json = sent.as_deref().is_none_or(|t| t == "application/json" || t.ends_with("+json"));
+        if matches!(payload, Payload::Json(_)) && !json {
+            let message = "send the body as Content-Type: application/json";
+            return Err(Error::new(Code::UnsupportedMediaType, message));
+        }
+        self.body.ok_or_else(|| Error::too_large(payload.bytes_max(), "the body"))
+    }
+
+    /// Refuses query parameters where an address takes none.
+    pub fn no_query(&self) -> Result<()> {
+        if self.query.is_empty() {
+            return Ok(());
+        }
+        let first = form_urlencoded::parse(self.query.as_bytes()).next();
+        let name = first.map_or_else(String::new, |(name, _)| name.into_owned());
+        Err(Error::field(name, "this address takes no query parameters"))
     }
 }
 
@@ -132,12 +156,8 @@ impl<'a> Call<'a> {
 
     /// What every answer to the caller begins with; for work that outlives the call.
     pub fn envelope(&self) -> Envelope {
-        let context = json!({
-            "server_id": self.server_id,
-            "team_id": self.who.team_id,
-            "principal_id": self.who.principal_id,
-        });
-        Envelope(format!(r#"{{"version":1,"context":{context}"#))
+        let Principal { team_id, principal_id, .. } = &self.who;
+        Envelope::new(self.server_id, Some(team_id), Some(principal_id))
     }
 
     /// One resource in its envelope.
@@ -152,13 +172,7 @@ impl<'a> Call<'a> {
 
     /// A page of a list.
     pub fn list(&self, items: &[impl Serialize], next_cursor: Option<&str>) -> Result<Answer> {
-        let items = serde_json::to_string(items).map_err(|e| Error::internal(e.to_string()))?;
-        let body = format!(
-            r#"{},"items":{items},"next_cursor":{}}}"#,
-            self.envelope().0,
-            json!(next_cursor)
-        );
-        Ok(Answer { body: Body::Json(body), ..Answer::default() })
+        self.envelope().list(items, next_cursor)
     }
 
     /// A page of a log whose items are JSON already, and the position to go on from.
@@ -174,9 +188,27 @@ impl<'a> Call<'a> {
 pub struct Envelope(String);
 
 impl Envelope {
+    /// Where the operator asks, no principal acts; a list of teams is in none of them.
+    pub fn new(
+        server_id: &ServerId,
+        team_id: Option<&TeamId>,
+        principal_id: Option<&PrincipalId>,
+    ) -> Envelope {
+        let context =
+            json!({ "server_id": server_id, "team_id": team_id, "principal_id": principal_id });
+        Envelope(format!(r#"{{"version":1,"context":{context}"#))
+    }
+
     pub fn one(&self, status: u16, data: &impl Serialize) -> Result<Answer> {
         let data = serde_json::to_string(data).map_err(|e| Error::internal(e.to_string()))?;
         let body = format!(r#"{},"data":{data}}}"#, self.0);
         Ok(Answer { status, body: Body::Json(body), ..Answer::default() })
+    }
+
+    pub fn list(&self, items: &[impl Serialize], next_cursor: Option<&str>) -> Result<Answer> {
+        let items = serde_json::to_string(items).map_err(|e| Error::internal(e.to_string()))?;
+        let next_cursor = json!(next_cursor);
+        let body = format!(r#"{},"items":{items},"next_cursor":{next_cursor}}}"#, self.0);
+        Ok(Answer { body: Body::Json(body), ..Answer::default() })
     }
 }

@@ -83,7 +83,7 @@ async function guardFetch(request, handler) {
   try {
     return await guard(handler);
   } catch (error) {
-    const requestId = request.headers.get('x-request-id') || crypto.randomUUID();
+    const requestId = requestIdOf(request);
     console.error(`request ${requestId} failed:`, error);
     return Response.json(
       {
@@ -97,6 +97,13 @@ async function guardFetch(request, handler) {
       { status: 500, headers: { 'X-Request-Id': requestId } },
     );
   }
+}
+
+/** The id that the edge gave the request, or one for a request that has not come that far. */
+function requestIdOf(request) {
+  const given = request.headers.get('x-request-id');
+  if (/^request_[0-9a-f]{32}$/.test(given)) return given;
+  return `request_${crypto.randomUUID().replaceAll('-', '')}`;
 }
 
 function guardObject(Core) {

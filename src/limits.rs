@@ -17,11 +17,17 @@ pub const IDEMPOTENCY_KEY_CHARS_MAX: usize = 128;
 pub const IDEMPOTENCY_AGE_MS: i64 = DAY_MS;
 /// Rate limits are counted in tenths: parts, chunks and heartbeats cost one tenth.
 pub const RATE_TENTHS: i64 = 10;
+pub const RATE_LIMIT_PER_S_DEFAULT: i64 = 100;
 pub const RATE_BURST_SECONDS: i64 = 2;
 pub const RATE_BUCKETS_MAX: usize = 10_000;
 pub const STORE_BYTES_MAX_DEFAULT: u64 = 10_000_000_000;
 /// From this share of the store's limit on, writes that grow it are refused.
 pub const STORE_FULL_PERCENT: u64 = 95;
+
+/// How long a team may be in the making before a repeated request takes the work over.
+pub const MAKE_TEAM_MS_MAX: i64 = 30 * SECOND_MS;
+/// How long a browser may remember what CORS allows.
+pub const CORS_AGE_S: i64 = 24 * 60 * 60;
 
 // Lists.
 pub const PAGE_ITEMS_DEFAULT: usize = 50;

@@ -46,7 +46,11 @@ pub struct Keyset {
 
 impl Keyset {
     pub fn new(call: &Call, filters: &str, query: &PageQuery) -> Result<Keyset> {
-        let hash = filters_hash(call, filters);
+        Keyset::over(filters_hash(call, filters), query)
+    }
+
+    /// As `new`, for a list whose cursors are bound to `hash`.
+    pub fn over(hash: String, query: &PageQuery) -> Result<Keyset> {
         let after = match &query.cursor {
             None => None,
             Some(token) => Some(key_of(token, &hash).ok_or_else(invalid_cursor)?),

@@ -8,9 +8,10 @@
 import { existsSync, readFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { delimiter, join } from 'node:path';
+import { hasApt, installPackages, isAvailable, updateLists } from './debian.mjs';
+import { Stop, say } from './log.mjs';
 import { inRoot } from './paths.mjs';
 import { ask, run } from './run.mjs';
-import { Stop, say } from './log.mjs';
 
 /** Apart from the native target folder: two compilers in one would keep invalidating each other. */
 export const WASM_TARGET_DIR = 'target/wasm';
@@ -124,7 +125,7 @@ async function addRustupComponents(purpose) {
 
 async function installDebianPackages(purpose) {
   const needed = purpose === 'host' ? 'clippy and rustfmt' : 'the source of the standard library';
-  if (ask('apt-get', ['--version']) === null) {
+  if (!hasApt()) {
     throw new Stop(
       `Rust with ${needed} is needed. Install rustup from https://rustup.rs and run this again;\n` +
         'or, if it is installed, make sure that this works: ' +
@@ -133,7 +134,7 @@ async function installDebianPackages(purpose) {
   }
 
   say(`Installing Rust for the ${purpose} build from the packages of Debian (apt-get)`);
-  await aptGet('update');
+  await updateLists();
   const names = DEBIAN_PACKAGES.find((set) => set[purpose].every(isAvailable));
   if (!names) {
     throw new Stop(
@@ -141,28 +142,9 @@ async function installDebianPackages(purpose) {
         'or add the security archive of your Debian to its sources.',
     );
   }
-  await aptGet('install', ...names[purpose]);
+  await installPackages(...names[purpose]);
   // /usr/bin/rust-lld links to the lld of the LLVM that rustc was built with.
-  if (purpose === 'wasm') await aptGet('install', `lld-${compiler(DEBIAN_SYSROOT).llvmMajor}`);
-}
-
-function isAvailable(name) {
-  return /Candidate: [^(]/.test(ask('apt-cache', ['policy', name]) ?? '');
-}
-
-async function aptGet(action, ...packages) {
-  const options = ['-o', 'DPkg::Lock::Timeout=300'];
-  // --no-remove: rather fail than take away the rustup or rustc that someone chose.
-  if (action === 'install') options.push('--yes', '--no-install-recommends', '--no-remove');
-  const command = ['apt-get', action, ...options, ...packages];
-  if (process.getuid() !== 0) {
-    if (ask('sudo', ['--version']) === null) {
-      throw new Stop(`Run this as root, then try again:\n  ${command.join(' ')}`);
-    }
-    command.unshift('sudo');
-  }
-  const env = { ...process.env, DEBIAN_FRONTEND: 'noninteractive' };
-  await run(command[0], command.slice(1), { env });
+  if (purpose === 'wasm') await installPackages(`lld-${compiler(DEBIAN_SYSROOT).llvmMajor}`);
 }
 
 /** The version of a package in Cargo.lock. */

@@ -23,12 +23,7 @@ struct Kept {
 /// Runs `create`, or replays what it answered to the same request of the same principal.
 pub fn once(tx: &Tx, call: &Call, create: fn(&Tx, &Call) -> Result<Answer>) -> Result<Answer> {
     let Some(key) = call.header("idempotency-key") else { return create(tx, call) };
-    let printable = key.bytes().all(|b| (b' '..=b'~').contains(&b));
-    if !printable || key.is_empty() || key.len() > IDEMPOTENCY_KEY_CHARS_MAX {
-        let message =
-            format!("must be 1 to {IDEMPOTENCY_KEY_CHARS_MAX} printable ASCII characters");
-        return Err(Error::field("Idempotency-Key", message));
-    }
+    validate(key)?;
     let fingerprint = call.fingerprint();
     let known = tx.query_optional(
         "SELECT request_hash, status, response_json
@@ -41,8 +36,7 @@ pub fn once(tx: &Tx, call: &Call, create: fn(&Tx, &Call) -> Result<Answer>) -> R
         return if hash == fingerprint { replay(status, &response) } else { Err(mismatch()) };
     }
     let answer = create(tx, call)?;
-    let kept =
-        serde_json::to_string(&keep(&answer)?).map_err(|e| Error::internal(e.to_string()))?;
+    let kept = keep(&answer)?;
     tx.execute(
         "INSERT INTO idempotency
              (team_id, principal_id, key, request_hash, status, response_json, created_at,
@@ -66,12 +60,22 @@ pub fn once(tx: &Tx, call: &Call, create: fn(&Tx, &Call) -> Result<Answer>) -> R
     Ok(answer)
 }
 
+pub fn validate(key: &str) -> Result<()> {
+    let printable = key.bytes().all(|b| (b' '..=b'~').contains(&b));
+    if printable && !key.is_empty() && key.len() <= IDEMPOTENCY_KEY_CHARS_MAX {
+        return Ok(());
+    }
+    let message = format!("must be 1 to {IDEMPOTENCY_KEY_CHARS_MAX} printable ASCII characters");
+    Err(Error::field("Idempotency-Key", message))
+}
+
 pub fn mismatch() -> Error {
     let message = "this key was used for another request; use a new one";
     Error::new(Code::IdempotencyMismatch, message)
 }
 
-fn keep(answer: &Answer) -> Result<Kept> {
+/// An answer as it is kept, without its secrets.
+pub fn keep(answer: &Answer) -> Result<String> {
     let Body::Json(text) = &answer.body else {
         return Err(Error::internal("only JSON answers are kept for repetition"));
     };
@@ -80,7 +84,7 @@ fn keep(answer: &Answer) -> Result<Kept> {
         forget_secrets(&mut body);
     }
     let etag = answer.headers.iter().find(|(name, _)| *name == "ETag").map(|(_, v)| v.clone());
-    Ok(Kept { etag, body })
+    serde_json::to_string(&Kept { etag, body }).map_err(|e| Error::internal(e.to_string()))
 }
 
 /// Replaces secrets by null and says so beside them.
@@ -100,7 +104,8 @@ pub fn forget_secrets(json: &mut Json) {
     }
 }
 
-fn replay(status: i64, response: &str) -> Result<Answer> {
+/// A kept answer, sent again.
+pub fn replay(status: i64, response: &str) -> Result<Answer> {
     let kept: Kept = serde_json::from_str(response).map_err(|e| Error::internal(e.to_string()))?;
     let answer = Answer {
         status: u16::try_from(status).unwrap_or(200),

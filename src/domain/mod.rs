@@ -17,6 +17,7 @@ pub mod message_pages;
 pub mod operations;
 pub mod presence;
 pub mod publishing;
+pub mod registry;
 pub mod rules;
 pub mod search;
 pub mod session_list;

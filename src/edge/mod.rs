@@ -1,1 +1,73 @@
-//! The stateless Worker.
+//! The stateless Worker: request ids, CORS, what can be refused without an object, and the way to
+//! the object that answers.
+mod cors;
+mod forward;
+mod operator;
+
+use crate::api::{self, Answer};
+use crate::error::{Code, Error, Result};
+use crate::ids::{Id, RequestId, System};
+use crate::object::config;
+use crate::object::http::{self, Head};
+use crate::store::migrate::SCHEMA_VERSION;
+use cors::Cors;
+use serde_json::json;
+use worker::{Context, Env, Request, Response, event};
+
+#[event(fetch)]
+async fn fetch(mut request: Request, env: Env, _: Context) -> worker::Result<Response> {
+    let request_id = RequestId::random(&System).to_string();
+    let head = Head::read_as(&request, request_id)?;
+    let cors = Cors::read(&request, &head, &env)?;
+    let response = if cors.is_preflight {
+        http::whole(Answer::no_content(), &head.request_id)?
+    } else {
+        match route(&env, &head, &mut request).await {
+            Ok(response) => response,
+            Err(error) => http::refusal(error, &head.request_id)?,
+        }
+    };
+    // An object's response has headers that cannot be changed, so it gets new ones.
+    let (builder, body) = response.into_parts();
+    let response = builder.body(body);
+    let headers = response.headers().clone();
+    cors.apply(&headers)?;
+    Ok(response.with_headers(headers))
+}
+
+async fn route(env: &Env, head: &Head, request: &mut Request) -> Result<Response> {
+    match head.path.as_str() {
+        "/v1/health" => health(head),
+        "/v1/teams" => operator::teams(env, head, request).await,
+        _ => team(env, head, request).await,
+    }
+}
+
+/// Everything below `/v1/teams/{team}`, answered by the object that holds the team.
+async fn team(env: &Env, head: &Head, request: &mut Request) -> Result<Response> {
+    let (matched, token) = api::admit(&head.with_body(None))?;
+    let name = config::sharding(env).object_name(&token.team_id).to_owned();
+    let bytes_max = matched.route.payload.bytes_max();
+    forward::to_object(env, config::TEAM, &name, head, request, bytes_max).await
+}
+
+/// `GET /v1/health` says that the Worker answers, and which build and schema it is.
+fn health(head: &Head) -> Result<Response> {
+    only(head, &["GET"])?;
+    head.with_body(None).no_query()?;
+    let body = json!({
+        "status": "ok",
+        "version": env!("CARGO_PKG_VERSION"),
+        "schema": SCHEMA_VERSION,
+    });
+    http::whole(Answer::json(200, body.to_string()), &head.request_id)
+        .map_err(|error| http::thrown(&error))
+}
+
+fn only(head: &Head, methods: &[&str]) -> Result<()> {
+    if methods.contains(&head.method.as_str()) {
+        return Ok(());
+    }
+    let message = format!("{} is not among this address's methods", head.method);
+    Err(Error::new(Code::MethodNotAllowed, message).with_header("Allow", methods.join(", ")))
+}

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use js_sys::{Array, ArrayBuffer, JsString, Uint8Array};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use wasm_bindgen::{JsCast, JsValue, prelude::wasm_bindgen};
 use worker::State;
 
@@ -165,13 +166,17 @@ impl Driver for Durable {
 
     fn atomic(&self, body: &mut dyn FnMut() -> bool) -> Result<()> {
         let mut kept = None;
-        let mut outer = || {
+        // A body that panics is rolled back, and nothing it left behind is looked at again.
+        let mut parts = AssertUnwindSafe((body, &mut kept));
+        let mut outer = move || {
+            let (body, kept) = &mut *parts;
             let keep = body();
-            kept = Some(keep);
+            **kept = Some(keep);
             // Throwing is how a callback asks workerd to roll back.
             if keep { Ok(JsValue::UNDEFINED) } else { Err(JsValue::from_str("rolled back")) }
         };
-        match (self.storage.transaction_sync(&mut outer), kept) {
+        let ran = self.storage.transaction_sync(&mut outer);
+        match (ran, kept) {
             (Ok(_), _) | (Err(_), Some(false)) => Ok(()),
             (Err(error), _) => Err(Error::internal(describe(&error))),
         }

@@ -1,6 +1,6 @@
 //! The schema's history. A migration is applied once, in its own transaction, and never edited
 //! after it has landed.
-use super::Db;
+use super::{Db, Tx};
 use crate::error::Result;
 use crate::ids::ServerId;
 use crate::params;
@@ -68,4 +68,9 @@ pub fn upgrade(db: &Db, applied: i64, server_id: &ServerId, target: i64) -> Resu
         })?;
     }
     Ok(())
+}
+
+/// Moves the stored mark of the clock up to now. Call it where marks are written anyway.
+pub fn store_clock(tx: &Tx) -> Result<()> {
+    tx.execute("UPDATE server SET clock_high_at = ?1 WHERE clock_high_at < ?1", params![tx.now_ms])
 }

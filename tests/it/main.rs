@@ -12,3 +12,4 @@ mod team;
 mod teams;
 mod tidy;
 mod uploads;
+mod vectors;

@@ -1,22 +1,35 @@
-// A Worker that sends requests to the plane from inside workerd, and times them.
+// A Worker beside the plane: it calls the hooks of objects.mjs, and sends many requests at once.
 
 export default {
   async fetch(request, env) {
-    const { requests, concurrency, keepBodies } = await request.json();
-    const results = new Array(requests.length);
-    let next = 0;
-
-    async function work() {
-      while (next < requests.length) {
-        const index = next++;
-        results[index] = await send(env.PLANE, requests[index], keepBodies);
-      }
-    }
-    const beganMs = Date.now();
-    await Promise.all(Array.from({ length: concurrency }, work));
-    return Response.json({ results, elapsedMs: Date.now() - beganMs });
+    const input = await request.json();
+    const what = new URL(request.url).pathname.slice(1);
+    return Response.json(what === 'hook' ? await callHook(env, input) : await load(env, input));
   },
 };
+
+async function callHook(env, { binding, name, hook, args }) {
+  try {
+    return { value: (await env[binding].getByName(name)[hook](...args)) ?? null };
+  } catch (error) {
+    return { error: `${hook}: ${error.message}` };
+  }
+}
+
+async function load(env, { requests, concurrency, keepBodies }) {
+  const results = new Array(requests.length);
+  let next = 0;
+  async function work() {
+    while (next < requests.length) {
+      const index = next++;
+      results[index] = await send(env.PLANE, requests[index], keepBodies);
+    }
+  }
+
+  const beganMs = Date.now();
+  await Promise.all(Array.from({ length: concurrency }, work));
+  return { results, elapsedMs: Date.now() - beganMs };
+}
 
 async function send(plane, { method, path, token, body, headers }, keepBody) {
   const beganMs = Date.now();

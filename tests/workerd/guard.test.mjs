@@ -57,9 +57,16 @@ for (const where of ['a', 'edge']) {
 }
 
 test('the answer carries the id that the request came with', async () => {
-  const answer = await send('a/escape', { 'x-request-id': 'request-of-mine' });
+  const id = `request_${'0123456789abcdef'.repeat(2)}`;
+  const answer = await send('a/escape', { 'x-request-id': id });
 
-  assert.equal(JSON.parse(answer.text).error.request_id, 'request-of-mine');
+  assert.equal(JSON.parse(answer.text).error.request_id, id);
+});
+
+test('the answer carries a new id if the request came with another kind of id', async () => {
+  const answer = await send('a/escape', { 'x-request-id': 'mine' });
+
+  assert.match(JSON.parse(answer.text).error.request_id, /^request_[0-9a-f]{32}$/);
 });
 
 test('an exception that escapes leaves other objects and requests alone', async () => {

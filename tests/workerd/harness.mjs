@@ -5,9 +5,9 @@
 //   const answer = await plane.api('GET', `/v1/teams/${team.id}/me`, { token });
 //   await plane.stop();
 //
-// Both object classes run inside a wrapper (objects.mjs) that adds hooks which no route has:
-// `plane.team(teamId)` answers their stub. `plane.load(requests)` sends many requests from inside
-// workerd (driver.mjs), since each one from Node costs some milliseconds.
+// Both object classes run inside a wrapper (objects.mjs) with hooks that no route has, such as
+// `await plane.team(team.id).query('SELECT …')`. A second Worker (driver.mjs) calls them; it also
+// sends many requests from inside workerd, since each one from Node costs some milliseconds.
 
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -21,6 +21,10 @@ const buildDir = resolve(here, '../../build');
 export const OPERATOR_TOKEN = 'operator-token-of-the-tests';
 export const APP_ROOT_SECRET = 'app-root-secret-of-the-tests';
 
+const HOOKS = [
+  'query', 'alarmAt', 'runAlarm', 'setMaxPages', 'databaseSize', 'abort', 'counts', 'resetCounts',
+];
+
 const DEFAULT_BINDINGS = {
   TEST_HOOKS: '1',
   RATE_LIMIT_PER_S: '0',
@@ -33,12 +37,13 @@ const DEFAULT_BINDINGS = {
  * Starts the Worker. `bindings` override the defaults; one set to undefined is left out.
  * `persistDir` keeps the storage after `stop`; without it the storage is deleted then.
  * `plain` runs the build as it is deployed: without hooks, counters and driver.
- * `log` receives what the Worker prints, line by line; it is dropped otherwise.
+ * `evicts` lets objects be put to sleep after some ten seconds, as they are when deployed.
+ * `log` is called with what the Worker prints, piece by piece; it is dropped otherwise.
  */
-export async function startPlane({ bindings = {}, persistDir, plain = false, log } = {}) {
+export async function startPlane(options = {}) {
+  const { bindings = {}, persistDir, plain = false, evicts = false, log } = options;
   const storageDir = persistDir ?? mkdtempSync(join(tmpdir(), 'teamplane-test-'));
-  const options = miniflareOptions({ bindings, storageDir, plain, log });
-  const plane = new Plane(options);
+  const plane = new Plane(miniflareOptions({ bindings, storageDir, plain, evicts, log }));
   await plane.start();
   plane.onStopped = () => {
     if (!persistDir) rmSync(storageDir, { recursive: true, force: true });
@@ -46,13 +51,14 @@ export async function startPlane({ bindings = {}, persistDir, plain = false, log
   return plane;
 }
 
-function miniflareOptions({ bindings, storageDir, plain, log }) {
+function miniflareOptions({ bindings, storageDir, plain, evicts, log }) {
   const built = [
     { type: 'ESModule', path: join(buildDir, 'index.js') },
     { type: 'CompiledWasm', path: join(buildDir, 'index_bg.wasm') },
   ];
   const all = { ...DEFAULT_BINDINGS, ...bindings };
   const shared = { compatibilityDate: '2026-04-01' };
+  const object = { useSQLite: true, unsafePreventEviction: !evicts };
   const plane = {
     ...shared,
     name: 'plane',
@@ -62,8 +68,8 @@ function miniflareOptions({ bindings, storageDir, plain, log }) {
     compatibilityFlags: plain ? [] : ['experimental'],
     bindings: Object.fromEntries(Object.entries(all).filter(([, value]) => value !== undefined)),
     durableObjects: {
-      TEAM: { className: 'Team', useSQLite: true },
-      DIRECTORY: { className: 'Directory', useSQLite: true },
+      TEAM: { className: 'Team', ...object },
+      DIRECTORY: { className: 'Directory', ...object },
     },
   };
   const driver = {
@@ -72,6 +78,10 @@ function miniflareOptions({ bindings, storageDir, plain, log }) {
     modules: [{ type: 'ESModule', path: join(here, 'driver.mjs') }],
     modulesRoot: here,
     serviceBindings: { PLANE: 'plane' },
+    durableObjects: {
+      TEAM: { className: 'Team', scriptName: 'plane', ...object },
+      DIRECTORY: { className: 'Directory', scriptName: 'plane', ...object },
+    },
   };
   return {
     host: '127.0.0.1',
@@ -181,29 +191,38 @@ class Plane {
     return answer.body.data;
   }
 
-  /** The stub of a team's object; its hooks are those of objects.mjs. */
-  async team(teamId, name = teamId) {
-    const namespace = await this.#miniflare.getDurableObjectNamespace('TEAM', 'plane');
-    return namespace.get(namespace.idFromName(name));
+  /** The hooks of the object of this name: for a team its id, unless SHARDING says otherwise. */
+  team(name) {
+    return this.#hooks('TEAM', name);
   }
 
-  /** The stub of the Directory's object of this name. */
-  async directory(name) {
-    const namespace = await this.#miniflare.getDurableObjectNamespace('DIRECTORY', 'plane');
-    return namespace.get(namespace.idFromName(name));
+  /** The hooks of the Directory's object of this name. */
+  directory(name) {
+    return this.#hooks('DIRECTORY', name);
+  }
+
+  #hooks(binding, name) {
+    const call = async (hook, args) => {
+      const answer = await this.#drive('hook', { binding, name, hook, args });
+      if (answer.error) throw new Error(answer.error);
+      return answer.value;
+    };
+    return Object.fromEntries(HOOKS.map((hook) => [hook, (...args) => call(hook, args)]));
   }
 
   /**
    * Sends requests from inside workerd, `concurrency` at a time. Each is
-   * `{ method, path, token?, body?, headers? }`, its body JSON or a string.
+   * `{ method, path, token?, body?, headers? }`, its body a value for JSON or a string.
    * Resolves with `{ results: [{ status, ms }], elapsedMs }`; `keepBodies` adds `body` to each.
    */
-  async load(requests, { concurrency = 1, keepBodies = false } = {}) {
+  load(requests, { concurrency = 1, keepBodies = false } = {}) {
+    return this.#drive('load', { requests, concurrency, keepBodies });
+  }
+
+  async #drive(what, input) {
     const driver = await this.#miniflare.getWorker('driver');
-    const response = await driver.fetch('http://127.0.0.1/', {
-      method: 'POST',
-      body: JSON.stringify({ requests, concurrency, keepBodies }),
-    });
+    const body = JSON.stringify(input);
+    const response = await driver.fetch(`http://driver/${what}`, { method: 'POST', body });
     return response.json();
   }
 }

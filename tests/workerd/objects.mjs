@@ -1,7 +1,6 @@
 // The entry module of the tests: the built one, with hooks on its two object classes.
 //
-// Node calls the hooks through a stub (`plane.team(id)` of the harness). Only values that can be
-// cloned cross, and an error that a hook throws arrives as one.
+// The driver calls the hooks for the harness (`plane.team(id)`); what they answer must be JSON.
 
 import * as plane from '../../build/index.js';
 
@@ -13,18 +12,35 @@ function withHooks(Guarded) {
   return class extends Guarded {
     #sql;
     #counts;
+    #failure;
 
     constructor(ctx, env) {
       const counts = newCounts();
-      super(countSql(ctx, counts), env);
+      const failure = {};
+      super(countSql(ctx, counts, failure), env);
       this.#sql = ctx.storage.sql;
       this.#counts = counts;
+      this.#failure = failure;
       this.context = ctx;
     }
 
     /** Runs SQL past the core and its counters. */
     async query(sql, ...bindings) {
       return this.#sql.exec(sql, ...bindings).toArray();
+    }
+
+    /**
+     * Makes the core fail once, at its next use of the store after `skip` transactions: 'panic' is a
+     * Rust panic (of a transaction that workerd does not run), 'exception' a JavaScript exception
+     * that no binding catches (of the counters that it reads).
+     */
+    async fail(how, skip = 0) {
+      Object.assign(this.#failure, { how, skip });
+    }
+
+    /** Sets the platform's alarm, as the core would. */
+    async setAlarm(atMs) {
+      await this.context.storage.setAlarm(atMs);
     }
 
     /** When the alarm is due, in milliseconds, or null. */
@@ -73,17 +89,33 @@ function newCounts() {
 }
 
 /** A `ctx` whose `storage.sql.exec` counts. Everything else is the runtime's own. */
-function countSql(ctx, counts) {
+function countSql(ctx, counts, failure) {
   const sql = facade(ctx.storage.sql, {
     exec(query, ...bindings) {
       settle(counts, 1000);
       const cursor = ctx.storage.sql.exec(query, ...bindings);
       counts.statements += 1;
       counts.open.push(cursor);
-      return cursor;
+      return failure.how === 'exception' && failure.skip === 0 ? failing(cursor, failure) : cursor;
     },
   });
-  return facade(ctx, { storage: facade(ctx.storage, { sql }) });
+  const transactionSync = (body) => {
+    if (failure.how && failure.skip > 0) failure.skip -= 1;
+    else if (failure.how === 'panic') return void delete failure.how;
+    return ctx.storage.transactionSync(body);
+  };
+  return facade(ctx, { storage: facade(ctx.storage, { sql, transactionSync }) });
+}
+
+function failing(cursor, failure) {
+  delete failure.how;
+  return new Proxy(cursor, {
+    get(_, name) {
+      if (name === 'rowsRead') throw new Error('a test made the counters fail');
+      const value = Reflect.get(cursor, name, cursor);
+      return typeof value === 'function' ? value.bind(cursor) : value;
+    },
+  });
 }
 
 // A cursor knows its numbers once it is read to its end, which is after `exec` has returned.

@@ -1,0 +1,83 @@
+//! Requests to objects. A body that is too large stays here: its object says so where it is its
+//! turn in the order of refusals.
+use crate::error::Result;
+use crate::object::http::{self, Head};
+use futures_util::TryStreamExt;
+use worker::js_sys::Uint8Array;
+use worker::{Env, Headers, Request, RequestInit, Response};
+
+/// Sends `request` to the object called `name` and answers what it does.
+pub async fn to_object(
+    env: &Env,
+    binding: &str,
+    name: &str,
+    head: &Head,
+    request: &mut Request,
+    body_bytes_max: usize,
+) -> Result<Response> {
+    let sent = async {
+        let forwarded = forwarded(head, request, body_bytes_max).await?;
+        env.durable_object(binding)?.get_by_name(name)?.fetch_with_request(forwarded).await
+    };
+    sent.await.map_err(|error| http::thrown(&error))
+}
+
+/// The request with nothing in it but what objects read, so no client sets an internal header.
+async fn forwarded(
+    head: &Head,
+    request: &mut Request,
+    body_bytes_max: usize,
+) -> worker::Result<Request> {
+    let headers = Headers::new();
+    for (name, value) in &head.headers {
+        headers.set(name, value)?;
+    }
+    headers.set(http::REQUEST_ID, &head.request_id)?;
+    if head.is_loopback() {
+        headers.set(http::LOOPBACK, "1")?;
+        if let Some(now_ms) = request.headers().get(http::TEST_NOW_MS)? {
+            headers.set(http::TEST_NOW_MS, &now_ms)?;
+        }
+    }
+    let mut init = RequestInit::new();
+    init.with_method(request.method());
+    match body(head, request, body_bytes_max).await? {
+        Sent::Nothing => {}
+        Sent::Stream(stream) => {
+            init.with_body(Some(stream.into()));
+        }
+        Sent::Bytes(bytes) => {
+            init.with_body(Some(Uint8Array::from(&bytes[..]).into()));
+        }
+        Sent::TooLarge => headers.set(http::TOO_LARGE, "1")?,
+    }
+    init.with_headers(headers);
+    Request::new_with_init(&request.inner().url(), &init)
+}
+
+enum Sent {
+    Nothing,
+    /// Of a known length, so it needs no reading here.
+    Stream(worker::web_sys::ReadableStream),
+    Bytes(Vec<u8>),
+    TooLarge,
+}
+
+async fn body(head: &Head, request: &mut Request, bytes_max: usize) -> worker::Result<Sent> {
+    let (Some(stream), false) = (request.inner().body(), head.method == "GET") else {
+        return Ok(Sent::Nothing);
+    };
+    if let Some(length) = request.headers().get("Content-Length")? {
+        let fits = length.parse().is_ok_and(|length: usize| length <= bytes_max);
+        return Ok(if fits { Sent::Stream(stream) } else { Sent::TooLarge });
+    }
+    let mut chunks = request.stream()?;
+    let mut bytes = Vec::new();
+    while let Some(chunk) = chunks.try_next().await? {
+        if bytes.len() + chunk.len() > bytes_max {
+            return Ok(Sent::TooLarge);
+        }
+        bytes.extend(chunk);
+    }
+    Ok(Sent::Bytes(bytes))
+}

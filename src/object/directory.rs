@@ -1,0 +1,170 @@
+//! The Directory: one object that says which teams a server has, and has their objects make them.
+use super::host::Host;
+use super::http::{self, Head};
+use super::{MAKE_TEAM, config};
+use crate::api::{self, Answer};
+use crate::domain::registry::{self, Begun, MakeTeam, Wanted};
+use crate::error::{Error, Result};
+use crate::ids::{Id, ServerId, System, TeamId};
+use crate::limits::MAKE_TEAM_MS_MAX;
+use crate::store::migrate;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use worker::{
+    DurableObject, Env, Headers, Method, Request, RequestInit, Response, State, durable_object,
+};
+
+#[durable_object]
+pub struct Directory {
+    host: Host,
+    env: Env,
+    /// The keys under which a team is being made in this instance, and since when.
+    running: RefCell<HashMap<String, i64>>,
+}
+
+impl std::panic::UnwindSafe for Directory {}
+impl std::panic::RefUnwindSafe for Directory {}
+
+impl DurableObject for Directory {
+    fn new(state: State, env: Env) -> Directory {
+        Directory { host: Host::new(state, &env), env, running: RefCell::default() }
+    }
+
+    /// The edge sends only requests that carry the operator's token.
+    async fn fetch(&self, mut request: Request) -> worker::Result<Response> {
+        let head = Head::read(&request)?;
+        let opened = self.open();
+        let before = self.host.test_hooks(&request)?;
+        let body = http::body(&mut request).await?;
+        let asked = head.with_body(body.as_deref());
+        let answer = match opened {
+            Err(error) => Err(error),
+            Ok(server_id) if asked.method == "GET" => {
+                registry::list(&self.host.db(), &server_id, &asked)
+            }
+            Ok(server_id) => self.create(&server_id, &asked, request.headers()).await,
+        };
+        let answer = answer.unwrap_or_else(|error| Answer::refusal(error, &head.request_id));
+        self.host.show_cost(http::whole(answer, &head.request_id)?, before)
+    }
+
+    /// Removes what has expired, once there is something that does so.
+    async fn alarm(&self) -> worker::Result<Response> {
+        Response::empty()
+    }
+}
+
+impl Directory {
+    /// The server's id, made by the first request.
+    fn open(&self) -> Result<ServerId> {
+        if let Some(server_id) = self.host.open()? {
+            return Ok(server_id);
+        }
+        let server_id = ServerId::random(&System);
+        self.host.initialise(&server_id)?;
+        Ok(server_id)
+    }
+
+    /// `POST /v1/teams` makes a team with its owner.
+    async fn create(
+        &self,
+        server_id: &ServerId,
+        asked: &api::Request<'_>,
+        headers: &Headers,
+    ) -> Result<Answer> {
+        let wanted = registry::wanted(asked)?;
+        let now_ms = self.host.clock.now_ms();
+        let running = wanted.key.as_ref().is_some_and(|key| self.is_running(key, now_ms));
+        let begun = self.host.db().transaction(|tx| registry::begin(tx, &wanted, running))?;
+        let team_id = match begun {
+            Begun::Answered(answer) => return Ok(answer),
+            Begun::Team(team_id) => team_id,
+        };
+        let _ends = wanted.key.clone().map(|key| Running::begin(&self.running, key, now_ms));
+
+        let made = self.have_made(server_id, &team_id, &wanted, asked, headers).await;
+        self.host.db().transaction(|tx| {
+            migrate::store_clock(tx)?;
+            match made {
+                Ok(Made::Team(created)) => {
+                    registry::finish(tx, server_id, &wanted, &team_id, &created)
+                }
+                Ok(Made::Refused(answer)) => registry::abandon(tx, &wanted).map(|()| answer),
+                Err(error) => {
+                    registry::abandon(tx, &wanted)?;
+                    Ok(Answer::refusal(error, asked.request_id))
+                }
+            }
+        })
+    }
+
+    fn is_running(&self, key: &str, now_ms: i64) -> bool {
+        let running = self.running.borrow();
+        running.get(key).is_some_and(|since_ms| now_ms < since_ms + MAKE_TEAM_MS_MAX)
+    }
+
+    /// Has the team's object make the team.
+    async fn have_made(
+        &self,
+        server_id: &ServerId,
+        team_id: &TeamId,
+        wanted: &Wanted,
+        asked: &api::Request<'_>,
+        headers: &Headers,
+    ) -> Result<Made> {
+        let make = MakeTeam { server_id, team_id, team: &wanted.team };
+        let body = serde_json::to_string(&make).map_err(|e| Error::internal(e.to_string()))?;
+        let sent = async {
+            let inner = Headers::new();
+            inner.set(http::REQUEST_ID, asked.request_id)?;
+            for name in [http::LOOPBACK, http::TEST_NOW_MS] {
+                if let Some(value) = headers.get(name)? {
+                    inner.set(name, &value)?;
+                }
+            }
+            let mut init = RequestInit::new();
+            init.with_method(Method::Post).with_headers(inner).with_body(Some(body.into()));
+            let request = Request::new_with_init(&format!("http://team{MAKE_TEAM}"), &init)?;
+            let name = config::sharding(&self.env).object_name(team_id).to_owned();
+            let team = self.env.durable_object(config::TEAM)?.get_by_name(&name)?;
+            let mut response = team.fetch_with_request(request).await?;
+            Ok((response.status_code(), response.text().await?))
+        };
+        let (status, body) = sent.await.map_err(|error| http::thrown(&error))?;
+        if status != 201 {
+            return Ok(Made::Refused(Answer::json(status, body)));
+        }
+        let created = serde_json::from_str(&body).map_err(|e| Error::internal(e.to_string()))?;
+        Ok(Made::Team(created))
+    }
+}
+
+enum Made {
+    Team(serde_json::Value),
+    /// The object answered a refusal in its envelope.
+    Refused(Answer),
+}
+
+/// Notes that a key's request is under way, for as long as it lives.
+struct Running<'a> {
+    all: &'a RefCell<HashMap<String, i64>>,
+    key: String,
+    since_ms: i64,
+}
+
+impl<'a> Running<'a> {
+    fn begin(all: &'a RefCell<HashMap<String, i64>>, key: String, since_ms: i64) -> Self {
+        all.borrow_mut().insert(key.clone(), since_ms);
+        Running { all, key, since_ms }
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut all = self.all.borrow_mut();
+        // Another request may have taken the work over, and the note with it.
+        if all.get(&self.key) == Some(&self.since_ms) {
+            all.remove(&self.key);
+        }
+    }
+}
