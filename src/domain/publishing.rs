@@ -1,9 +1,9 @@
 //! Who may publish to a source. Captures and uploads ask here, each time they write.
 use crate::auth::{Kind, Principal, Role};
-use crate::error::{Code, Error, Result};
+use crate::domain::sources;
+use crate::error::{Error, Result};
 use crate::guard;
-use crate::ids::{PrincipalId, SourceId};
-use crate::params;
+use crate::ids::SourceId;
 use crate::store::Db;
 
 /// The source that the caller publishes to: the one it names, or a machine's own.
@@ -18,25 +18,20 @@ pub fn source(db: &Db, who: &Principal, source_id: Option<&SourceId>) -> Result<
     })?;
     role(who)?;
 
-    let found = db.query_optional(
-        "SELECT custodian_id, visibility, state FROM sources WHERE team_id = ?1 AND id = ?2",
-        params![&who.team_id, source_id],
-        |row| Ok((row.get::<PrincipalId>()?, row.get::<String>()?, row.get::<String>()?)),
-    )?;
-    let (custodian_id, visibility, state) = found.ok_or_else(unknown)?;
+    let found = sources::load(db, &who.team_id, source_id);
+    let source = found.map_err(|error| error.with("field", "source_id"))?;
     let mine = match who.kind {
         Kind::Machine => who.source_id.as_ref() == Some(source_id),
-        Kind::User | Kind::App => who.principal_id == custodian_id,
+        Kind::User | Kind::App => who.principal_id == source.custodian_id,
     };
     if !mine {
-        let seen = visibility == "team"
-            || who.principal_id == custodian_id
-            || who.role >= Some(Role::Admin);
-        return Err(if seen { not_mine() } else { unknown() });
+        sources::sees(who, &source).map_err(|error| error.with("field", "source_id"))?;
+        let message = "a machine publishes to its own source, others where they are custodian";
+        return Err(Error::forbidden(message));
     }
 
-    match state.as_str() {
-        "active" => Ok(source_id.clone()),
+    match source.state.as_str() {
+        "active" => Ok(source.id),
         "paused" => Err(Error::conflict("the source is paused; set its state to active first")),
         _ => Err(Error::conflict("the source is revoked; enrol its machine again")),
     }
@@ -50,13 +45,4 @@ pub fn role(who: &Principal) -> Result<()> {
         Kind::Machine => Err(Error::forbidden("this machine's custodian may no longer publish")),
         Kind::App => guard::app_scope(who, "captures:write"),
     }
-}
-
-fn unknown() -> Error {
-    let message = "source_id names no source that this token may know of";
-    Error::new(Code::NotFound, message).with("field", "source_id")
-}
-
-fn not_mine() -> Error {
-    Error::forbidden("a machine publishes to its own source, others to those they are custodian of")
 }

@@ -327,7 +327,8 @@ fn sees_all(who: &Principal) -> bool {
     who.role >= Some(Role::Admin)
 }
 
-fn sees(who: &Principal, source: &Source) -> Result<()> {
+/// Refuses a source that the caller may not know of.
+pub fn sees(who: &Principal, source: &Source) -> Result<()> {
     let seen =
         source.visibility == "team" || source.custodian_id == who.principal_id || sees_all(who);
     if seen { Ok(()) } else { Err(Error::not_found()) }

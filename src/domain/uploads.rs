@@ -7,10 +7,10 @@
 use crate::api::{Answer, Call};
 use crate::auth::{Kind, Principal};
 use crate::domain::visibility::{self, Access, READ_SCOPE};
-use crate::domain::{publishing, upload_chunks};
+use crate::domain::{captures, publishing, upload_chunks};
 use crate::error::{Code, Error, Result};
 use crate::guard;
-use crate::ids::{PrincipalId, SessionId, SourceId, UploadId};
+use crate::ids::{Id, PrincipalId, SessionId, SourceId, UploadId};
 use crate::limits::{
     CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CHUNKS_MAX, MEDIA_TYPE_CHARS_MAX,
     SAFE_INTEGER_MAX, UPLOAD_AGE_MS, UPLOAD_SESSIONS_ASKED_MAX,
@@ -222,7 +222,10 @@ pub fn load(db: &Db, who: &Principal, upload_id: &UploadId) -> Result<Upload> {
             })
         },
     )?;
-    let Some(upload) = found else { return Err(gone(db, who, upload_id)?) };
+    let Some(upload) = found else {
+        let ran_out = captures::expired_uncommitted(db, who, upload_id.as_str())?;
+        return Err(if ran_out { expired() } else { Error::not_found() });
+    };
     if !readable(db, who, &upload)? {
         return Err(Error::not_found());
     }
@@ -281,21 +284,6 @@ fn readable(db: &Db, who: &Principal, upload: &Upload) -> Result<bool> {
 /// The caller is the custodian of the upload's source, or a machine of that custodian.
 fn published_by(upload: &Upload, who: &Principal) -> bool {
     upload.custodian_id.as_ref() == Some(&who.principal_id)
-}
-
-/// Why there is no such upload: it ran out, as its publisher may know, or it is not known of.
-fn gone(db: &Db, who: &Principal, upload_id: &UploadId) -> Result<Error> {
-    let ran_out = db.query_optional(
-        "SELECT 1
-           FROM sources s
-          CROSS JOIN capture_expiries e
-             ON e.team_id = s.team_id AND e.source_id = s.id AND e.id = ?3
-          WHERE s.team_id = ?1 AND s.custodian_id = ?2
-          LIMIT 1",
-        params![&who.team_id, &who.principal_id, upload_id],
-        |row| row.get::<i64>(),
-    )?;
-    Ok(ran_out.map_or_else(Error::not_found, |_| expired()))
 }
 
 fn expired() -> Error {

@@ -1,15 +1,13 @@
-use crate::team::{Got, Person, Publisher, Team};
+use crate::team::{Got, Team};
 use base64::Engine as _;
 use serde_json::{Value as Json, json};
 use sha2::{Digest, Sha256};
 use teamplane::api::{self, Answer, Body, Plane, Reply, Request};
-use teamplane::auth::{Kind, Role};
-use teamplane::domain::credentials::{self, Holder};
-use teamplane::ids::{AppId, PrincipalId, SessionId, hex};
+use teamplane::auth::Role;
+use teamplane::ids::hex;
 use teamplane::limits::{
-    CHUNK_BYTES_MIN, CHUNKS_MAX, CHUNKS_MISSING_LISTED_MAX, DAY_MS, SLICE_BYTES_MAX, UPLOAD_AGE_MS,
+    CHUNK_BYTES_MIN, CHUNKS_MAX, CHUNKS_MISSING_LISTED_MAX, SLICE_BYTES_MAX, UPLOAD_AGE_MS,
 };
-use teamplane::params;
 
 const CHUNK: usize = 64 << 10;
 /// One chunk more than is hashed at once.
@@ -88,88 +86,21 @@ impl Team {
         )
     }
 
-    /// An app with its principal, its scopes and a source that it is the custodian of.
-    fn publishing_app(&self, scopes: &str) -> (String, String) {
-        let made = self.db().transaction(|tx| {
-            let (app_id, principal_id): (AppId, PrincipalId) = (tx.new_id(), tx.new_id());
-            let source_id: teamplane::ids::SourceId = tx.new_id();
-            tx.execute(
-                "INSERT INTO principals (id, kind, name, created_at) VALUES (?1, 'app', 'A', ?2)",
-                params![&principal_id, tx.now_ms],
-            )?;
-            tx.execute(
-                "INSERT INTO apps (team_id, id, name, principal_id, scopes_json, created_at)
-                 VALUES (?1, ?2, 'A', ?3, ?4, ?5)",
-                params![&self.id, &app_id, &principal_id, scopes, tx.now_ms],
-            )?;
-            self.add_source(tx, &source_id, &principal_id, "app")?;
-            let holder = Holder {
-                kind: Kind::App,
-                team_id: &self.id,
-                principal_id: &principal_id,
-                source_id: None,
-                machine_id: None,
-                app_id: Some(&app_id),
-            };
-            let credential = credentials::issue(tx, &holder, DAY_MS * 30)?;
-            Ok((credential.token.unwrap(), source_id.to_string()))
-        });
-        made.unwrap()
+    fn import_source(&self, token: &str, name: &str) -> String {
+        let body = json!({ "name": name, "kind": "import", "visibility": "restricted" });
+        self.post(token, "/sources", body).data(201)["id"].as_str().unwrap().to_owned()
     }
 
-    fn import_source(&self, custodian: &Person) -> String {
-        let made = self.db().transaction(|tx| {
-            let source_id: teamplane::ids::SourceId = tx.new_id();
-            self.add_source(tx, &source_id, &custodian.id, "import")?;
-            Ok(source_id.to_string())
-        });
-        made.unwrap()
-    }
-
-    fn add_source(
-        &self,
-        tx: &teamplane::store::Tx,
-        source_id: &teamplane::ids::SourceId,
-        custodian_id: &PrincipalId,
-        kind: &str,
-    ) -> teamplane::error::Result<()> {
-        tx.execute(
-            "INSERT INTO sources (team_id, id, name, kind, custodian_id, visibility, state)
-             VALUES (?1, ?2, ?2, ?3, ?4, 'restricted', 'active')",
-            params![&self.id, source_id, kind, custodian_id],
-        )
-    }
-
-    /// A session of the publisher's source with the upload as its artifact, granted to a person.
-    fn session_with(&self, publisher: &Publisher, upload: &str, reader: &Person) -> SessionId {
-        let made = self.db().transaction(|tx| {
-            let session_id: SessionId = tx.new_id();
-            tx.execute(
-                "INSERT INTO sessions
-                     (team_id, id, revision, harness, message_count, created_at, updated_at)
-                 VALUES (?1, ?2, 1, 'codex', 0, ?3, ?3)",
-                params![&self.id, &session_id, tx.now_ms],
-            )?;
-            tx.execute(
-                "INSERT INTO origins (team_id, source_id, harness, native_id, session_id)
-                 VALUES (?1, ?2, 'codex', ?3, ?3)",
-                params![&self.id, &publisher.source_id, &session_id],
-            )?;
-            tx.execute(
-                "INSERT INTO session_artifacts
-                     (team_id, session_id, revision, bundle_id, upload_id, name, provenance)
-                 VALUES (?1, ?2, 1, 'b', ?3, 'bundle', 'capture')",
-                params![&self.id, &session_id, upload],
-            )?;
-            tx.execute(
-                "INSERT INTO session_grants
-                     (team_id, session_id, subject_kind, subject_id, access, created_at)
-                 VALUES (?1, ?2, 'principal', ?3, 'read', ?4)",
-                params![&self.id, &session_id, &reader.id, tx.now_ms],
-            )?;
-            Ok(session_id)
-        });
-        made.unwrap()
+    /// A session with the upload as its artifact.
+    fn session_with(&self, token: &str, upload: &str, native_id: &str) -> String {
+        let artifacts = json!([{ "bundle_id": "b", "upload_id": upload, "name": "bundle.zip" }]);
+        let body = json!({ "harness": "codex", "native_id": native_id, "artifacts": artifacts });
+        let got = self.post(token, "/captures", body);
+        let capture = got.data(201)["id"].as_str().unwrap();
+        let part = r#"{"messages":[{"ordinal":0,"role":"user","text":"hello"}]}"#;
+        assert_eq!(self.put(token, &format!("/captures/{capture}/parts/0"), part).status, 204);
+        let got = self.post(token, &format!("/captures/{capture}/commit"), json!({ "parts": 1 }));
+        got.data(200)["session_id"].as_str().unwrap().to_owned()
     }
 
     /// The first steps of a request, whose job or body the test carries on itself.
@@ -329,10 +260,11 @@ fn who_may_publish_to_a_source() {
     let machine = team.publisher("laptop");
     let other = team.publisher("desktop");
     let (viewer, member) = (team.person("V", Role::Viewer), team.person("M", Role::Member));
-    let (app, app_source) = team.publishing_app(r#"["captures:write"]"#);
-    let (reader, reader_source) = team.publishing_app(r#"["sessions:read"]"#);
-    let import = team.import_source(&member);
-    let (of_viewer, of_machine) = (team.import_source(&viewer), machine.source_id.to_string());
+    let app = team.app("writer", &["captures:write"]).token;
+    let reader = team.app("reader", &["sessions:read"]).token;
+    let app_source = team.import_source(&app, "of the app");
+    let import = team.import_source(&member.token, "of the member");
+    let of_machine = machine.source_id.to_string();
     let unknown = format!("source_{}", "9".repeat(32));
     let other_source = other.source_id.to_string();
     for (token, source, expected) in [
@@ -344,11 +276,11 @@ fn who_may_publish_to_a_source() {
         (&member.token, Some(&import), (201, "", "")),
         (&member.token, Some(&other_source), (404, "not_found", "source_id")),
         (&team.owner, Some(&other_source), (403, "forbidden", "")),
-        (&viewer.token, Some(&of_viewer), (403, "forbidden", "")),
+        (&viewer.token, Some(&import), (403, "forbidden", "")),
         (&app, None, (400, "invalid_request", "source_id")),
         (&app, Some(&app_source), (201, "", "")),
         (&app, Some(&import), (404, "not_found", "source_id")),
-        (&reader, Some(&reader_source), (403, "forbidden", "")),
+        (&reader, Some(&app_source), (403, "forbidden", "")),
     ] {
         let body =
             json!({ "size": 0, "sha256": sha256(b""), "media_type": "a/b", "source_id": source });
@@ -911,8 +843,8 @@ fn others_do_not_know_of_an_upload() {
     let sibling = team.publisher_of(&machine.custodian_id, "phone");
     let stranger = team.publisher("desktop");
     let (member, viewer) = (team.person("M", Role::Member), team.person("V", Role::Viewer));
-    let (app, _) = team.publishing_app(r#"["captures:write","sessions:read"]"#);
-    let (events_app, _) = team.publishing_app(r#"["events:read"]"#);
+    let app = team.app("writer", &["captures:write", "sessions:read"]).token;
+    let events_app = team.app("listener", &["events:read"]).token;
     let file = file(CHUNK);
     let id = team.begin_upload(&machine.token, &file);
     let missing = (404, "not_found", "");
@@ -945,19 +877,40 @@ fn others_do_not_know_of_an_upload() {
 fn who_sees_a_session_reads_its_artifacts_and_changes_none() {
     let team = Team::new();
     let machine = team.publisher("laptop");
-    let (reader, stranger) = (team.person("R", Role::Member), team.person("S", Role::Member));
+    let (reader, stranger) = (team.person("R", Role::Viewer), team.person("S", Role::Member));
+    let app = team.app("reader", &["sessions:read"]).token;
+    let writer = team.app("writer", &["captures:write"]).token;
     let file = file(CHUNK);
     let id = team.uploaded(&machine.token, &file);
-    team.session_with(&machine, &id, &stranger);
-    assert_eq!(team.upload(&reader.token, &id).refusal().0, 404);
-    let session_id = team.session_with(&machine, &id, &reader);
+    let sessions: Vec<_> =
+        (0..3).map(|n| team.session_with(&machine.token, &id, &n.to_string())).collect();
+    assert_eq!(team.upload(&reader.token, &id).refusal(), (404, "not_found", ""));
+    // A grant for whichever comes last: the others are passed over.
+    let last = sessions.iter().max().unwrap();
+    team.meddle(&format!(
+        "INSERT INTO session_grants
+             (team_id, session_id, subject_kind, subject_id, access, created_at)
+         VALUES ('{}', '{last}', 'principal', '{}', 'read', 1)",
+        team.id, reader.id
+    ));
     assert_eq!(team.upload(&reader.token, &id).data(200)["state"], "committed");
     assert_eq!(team.content(&reader.token, &id, &[]).bytes, file);
-    assert_eq!(team.put_chunk(&reader.token, &id, 0, &file).refusal().0, 403);
-    assert_eq!(team.commit_upload(&reader.token, &id).refusal().0, 403);
+    assert_eq!(team.upload(&stranger.token, &id).refusal().0, 404);
 
-    team.meddle(&format!("UPDATE sessions SET deleted_at = 1 WHERE id = '{session_id}'"));
-    assert_eq!(team.upload(&reader.token, &id).refusal().0, 404);
+    team.meddle("UPDATE sources SET visibility = 'team'");
+    for token in [&stranger.token, &app] {
+        assert_eq!(team.content(token, &id, &[]).bytes, file);
+    }
+    assert_eq!(team.upload(&writer, &id).refusal(), (404, "not_found", ""));
+    assert_eq!(team.put_chunk(&stranger.token, &id, 0, &file).refusal().0, 403);
+    assert_eq!(team.attach(&stranger.token, &id, json!([])).refusal().0, 403);
+    assert_eq!(team.commit_upload(&stranger.token, &id).refusal().0, 403);
+
+    for session in &sessions {
+        assert_eq!(team.delete(&team.owner, &format!("/sessions/{session}")).status, 204);
+    }
+    assert_eq!(team.upload(&stranger.token, &id).refusal().0, 404);
+    assert_eq!(team.upload(&machine.token, &id).status, 200);
 }
 
 #[test]
