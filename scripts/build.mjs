@@ -19,8 +19,8 @@ import { WASM_TARGET_DIR, compiler, rustEnv } from './lib/rust.mjs';
 import { setup } from './setup.mjs';
 
 const INPUTS = [
-  'Cargo.toml', 'Cargo.lock', 'package-lock.json', 'src', 'migrations',
-  'scripts/build.mjs', 'scripts/shims',
+  'Cargo.toml', 'Cargo.lock', '.cargo', 'rust-toolchain.toml', 'build.rs', 'src', 'migrations',
+  'package-lock.json', 'scripts/build.mjs', 'scripts/shims',
 ];
 const OUTPUTS = ['build/index.js', 'build/index_bg.wasm'];
 const GLUE_DIR = 'target/worker';
