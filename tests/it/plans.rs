@@ -27,28 +27,30 @@ fn scans(connection: &Connection, sql: &str) -> Vec<String> {
     if ALLOWED.iter().any(|(part, _)| sql.contains(part)) {
         return Vec::new();
     }
-    let mut plan = connection
-        .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
-        .expect("a statement that has run has a plan");
-    let lines: Vec<String> = plan
-        .raw_query()
-        .mapped(|row| row.get::<_, String>("detail"))
-        .collect::<Result<_, _>>()
-        .expect("a plan is read");
-    lines.iter().filter(|line| walks(line, &lines)).cloned().collect()
+    let lines = column(connection, &format!("EXPLAIN QUERY PLAN {sql}"), "detail");
+    let tables = column(connection, "SELECT name FROM sqlite_schema WHERE type = 'table'", "name");
+    lines.into_iter().filter(|line| walks(line, sql, &tables)).collect()
 }
 
-fn walks(line: &str, plan: &[String]) -> bool {
+fn column(connection: &Connection, sql: &str, name: &str) -> Vec<String> {
+    let mut statement = connection.prepare(sql).expect("the statement is good");
+    let rows = statement.raw_query().mapped(|row| row.get(name));
+    rows.collect::<Result<_, _>>().expect("a text in each row")
+}
+
+/// Whether a plan's line says that a stored table is read from end to end, rather than rows that
+/// another part of the statement makes.
+fn walks(line: &str, sql: &str, tables: &[String]) -> bool {
     let Some(what) = line.strip_prefix("SCAN ") else { return false };
-    let name = what.split(' ').next().unwrap_or_default();
-    // Rows that were made by another part of the plan, which has lines of its own.
-    let made = ["CO-ROUTINE ", "MATERIALIZE "]
+    let (name, how) = what.split_once(' ').unwrap_or((what, ""));
+    let words: Vec<&str> = sql.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+    let words: Vec<&str> = words.into_iter().filter(|w| !w.is_empty() && *w != "AS").collect();
+    let stored = tables
         .iter()
-        .any(|maker| plan.iter().any(|line| line.strip_prefix(maker) == Some(name)));
-    // json_each, and full-text search with something to match.
-    let virtual_table = what.contains(" VIRTUAL TABLE ") && !what.ends_with("INDEX 0:");
-    // `wanted` is a recursive series with a LIMIT of its own.
-    !made && !virtual_table && what != "CONSTANT ROW" && name != "wanted"
+        .any(|table| table == name || words.windows(2).any(|pair| pair == [table, name]));
+    // Full-text search that has something to match.
+    let matches = how.starts_with("VIRTUAL TABLE") && !how.ends_with("INDEX 0:");
+    stored && !matches
 }
 
 fn scans_of(sql: &str) -> Vec<String> {
@@ -91,6 +93,8 @@ fn what_is_bounded_by_a_key_or_by_its_input_is_no_walk() {
         "SELECT t FROM f WHERE f MATCH ?1",
         "WITH near AS MATERIALIZED (SELECT id FROM a WHERE x > ?1 LIMIT 9)
          SELECT a.x FROM near CROSS JOIN a ON a.id = near.id",
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT ?1)
+         SELECT (SELECT x FROM a WHERE id = w.i) FROM n w",
     ] {
         assert_eq!(scans_of(sql), Vec::<String>::new(), "{sql}");
     }
