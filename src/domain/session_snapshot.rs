@@ -118,8 +118,8 @@ pub fn visible<'a>(
     visibility::visible(db, &call.who, &candidates)
 }
 
-/// A search under way: titles first, then messages from the newest on, until the page's rows are
-/// spent.
+/// A search under way: messages from the newest on, then titles of sessions in which no message
+/// was found, until the page's rows are spent.
 struct Taking<'a> {
     db: &'a Db<'a>,
     call: &'a Call<'a>,
@@ -160,10 +160,10 @@ impl<'a> Taking<'a> {
             if full || self.rows_spent >= SEARCH_ROWS_MAX {
                 break;
             }
-            if let Some(before) = self.titles_before {
-                self.titles_before = self.step_titles(expression, before)?;
-            } else if let Some(before) = self.before {
+            if let Some(before) = self.before {
                 self.before = self.step_messages(expression, before)?;
+            } else if let Some(before) = self.titles_before {
+                self.titles_before = self.step_titles(expression, before)?;
             } else {
                 break;
             }

@@ -341,6 +341,23 @@ fn search_finds_words_as_they_stand_and_marks_them() {
 }
 
 #[test]
+fn a_message_is_shown_before_a_title_that_matches_too() {
+    let team = Team::new();
+    let laptop = team.publisher("laptop");
+    let titled = |native_id: &str| json!({ "harness": "codex", "native_id": native_id, "title": "Fix login" });
+    let only_title = session(&team.publish_with(&laptop.token, titled("n1"), &messages(0, 1, "a")));
+    let said = json!({ "ordinal": 0, "role": "user", "text": "Fix the login" });
+    let both = session(&team.publish_with(&laptop.token, titled("n2"), &[said]));
+    let got = team.get(&laptop.token, "/sessions?q=login");
+    assert_eq!(ids(got.items()), [both, only_title]);
+    assert_eq!(
+        got.items()[0]["hit"],
+        json!({ "ordinal": 0, "snippet": "Fix the \u{2}login\u{3}" })
+    );
+    assert_eq!(got.items()[1]["hit"], json!({ "ordinal": null, "snippet": "Fix \u{2}login\u{3}" }));
+}
+
+#[test]
 fn a_search_shows_each_session_once_over_all_its_pages() {
     let team = Team::new();
     let laptop = team.publisher("laptop");
