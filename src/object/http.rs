@@ -94,6 +94,12 @@ pub async fn body(request: &mut Request) -> Result<Option<Vec<u8>>> {
     request.bytes().await.map(Some)
 }
 
+/// The length that an answer announces for its body.
+pub fn length(answer: &Answer) -> Option<u64> {
+    let (_, value) = answer.headers.iter().find(|(name, _)| *name == "Content-Length")?;
+    value.parse().ok()
+}
+
 /// An answer as a response. `stream` turns chunks into a body, which needs the object's store.
 pub fn response(
     answer: Answer,

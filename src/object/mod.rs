@@ -21,7 +21,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 use worker::{
-    Delay, DurableObject, Env, Request, Response, ResponseBuilder, State, durable_object,
+    Delay, DurableObject, Env, FixedLengthStream, Request, Response, ResponseBuilder, State,
+    durable_object, worker_sys,
 };
 
 pub use directory::Directory;
@@ -72,8 +73,9 @@ impl DurableObject for Team {
         if !object.armed.replace(true) {
             alarm::arm(object).await;
         }
+        let length = http::length(&answer);
         let response = http::response(answer, &head.request_id, |builder, chunks| {
-            object.clone().send(builder, chunks, head.request_id.clone())
+            object.clone().send(builder, chunks, length, head.request_id.clone())
         })?;
         object.host.show_cost(response, before)
     }
@@ -115,6 +117,7 @@ impl Object {
         self: Rc<Self>,
         builder: ResponseBuilder,
         chunks: Chunks,
+        length: Option<u64>,
         request_id: String,
     ) -> worker::Result<Response> {
         let body = stream::try_unfold(chunks, move |mut chunks| {
@@ -130,7 +133,11 @@ impl Object {
                 }
             }
         });
-        builder.from_stream(Box::pin(body))
+        let body = Box::pin(body);
+        // The platform drops `Content-Length` unless the stream itself has a length.
+        let Some(length) = length else { return builder.from_stream(body) };
+        let fixed: worker_sys::FixedLengthStream = FixedLengthStream::wrap(body, length).into();
+        Ok(builder.stream(fixed.readable()))
     }
 
     /// `POST /internal/teams` makes a team on behalf of the Directory, and the store for it.

@@ -142,6 +142,24 @@ test('a range is streamed, and a reader that leaves early harms nobody', async (
   expectStatus(200, await plane.api('GET', `${base}/${id}`, { token }), 'GET afterwards');
 });
 
+test('a body whose upload goes meanwhile breaks off, and the object goes on', async () => {
+  const file = fileOf(16 << 20, 9);
+  const id = await begin(file);
+  for (const [index, bytes] of chunksOf(file).entries()) await put(id, index, bytes);
+  expectStatus(200, await commit(id), 'commit');
+
+  const content = await plane.fetch('GET', `${base}/${id}/content`, { token });
+  const reader = content.body.getReader();
+  await reader.read();
+  const team = await plane.team(teamId);
+  await team.query(`UPDATE uploads SET state = 'removing' WHERE id = ?`, id);
+  await assert.rejects(async () => {
+    while (!(await reader.read()).done);
+  });
+  const gone = await plane.api('GET', `${base}/${id}`, { token });
+  assert.equal(gone.status, 404);
+});
+
 test('the empty file and the largest chunk go through', async () => {
   const empty = await begin(new Uint8Array(0));
   expectStatus(200, await commit(empty), 'commit of nothing');
