@@ -5,14 +5,16 @@ pub use crate::answer::{Answer, Body, Chunks, Job, Reply};
 use crate::auth::{self, Token};
 pub use crate::call::{Call, Config, Envelope, HEADERS, Request};
 use crate::domain::{
-    capture_commit, capture_parts, captures, credentials, idempotency, journal, machines, members,
-    message_pages, session_list, session_versions, sessions, sources, teams, upload_chunks,
-    upload_commit, upload_content, uploads,
+    capture_commit, capture_parts, captures, configuration, credentials, grants, groups, heartbeat,
+    idempotency, journal, machines, members, message_pages, roots, rules, session_list,
+    session_versions, sessions, sources, teams, upload_chunks, upload_commit, upload_content,
+    uploads,
 };
 use crate::error::{Code, Error, Result};
 use crate::ids::{Id, ServerId, TeamId};
 use crate::limits::{
-    CHUNK_BYTES_MAX, JSON_BYTES_MAX, PART_BYTES_MAX, RATE_TENTHS, STORE_FULL_PERCENT, URL_BYTES_MAX,
+    CHUNK_BYTES_MAX, HEARTBEAT_BYTES_MAX, JSON_BYTES_MAX, PART_BYTES_MAX, RATE_TENTHS,
+    STORE_FULL_PERCENT, URL_BYTES_MAX,
 };
 use crate::rate::RateLimiter;
 use crate::store::{Db, Tx};
@@ -81,11 +83,17 @@ const fn create(path: &'static str, run: Write) -> Route {
 const fn post(path: &'static str, run: Write) -> Route {
     route("POST", path, Payload::Json(JSON_BYTES_MAX), Run::Write(run))
 }
-const fn put(path: &'static str, payload: Payload, run: Write) -> Route {
-    Route { tenths: 1, ..route("PUT", path, payload, Run::Write(run)) }
+const fn set(path: &'static str, payload: Payload, run: Write) -> Route {
+    route("PUT", path, payload, Run::Write(run))
 }
+/// A piece of something large, which counts a tenth.
+const fn put(path: &'static str, payload: Payload, run: Write) -> Route {
+    Route { tenths: 1, ..set(path, payload, run) }
+}
+/// Changes grow next to nothing, and one of them shortens what a full team keeps.
 const fn patch(path: &'static str, run: Write) -> Route {
-    route("PATCH", path, Payload::Json(JSON_BYTES_MAX), Run::Write(run))
+    let payload = Payload::Json(JSON_BYTES_MAX);
+    Route { grows: false, ..route("PATCH", path, payload, Run::Write(run)) }
 }
 const fn delete(path: &'static str, run: Write) -> Route {
     Route { grows: false, ..route("DELETE", path, Payload::None, Run::Write(run)) }
@@ -94,6 +102,13 @@ const fn long(method: &'static str, path: &'static str, run: Long) -> Route {
     route(method, path, Payload::Json(JSON_BYTES_MAX), Run::Long(run))
 }
 
+/// A heartbeat, which a full store takes too.
+const fn beat(path: &'static str, run: Write) -> Route {
+    let payload = Payload::Json(HEARTBEAT_BYTES_MAX);
+    Route { tenths: 1, grows: false, ..route("POST", path, payload, Run::Write(run)) }
+}
+
+const GRANT: Payload = Payload::Json(JSON_BYTES_MAX);
 const PART: Payload = Payload::Json(PART_BYTES_MAX);
 #[allow(clippy::cast_possible_truncation)] // A small constant.
 const CHUNK: Payload = Payload::Bytes(CHUNK_BYTES_MAX as usize);
@@ -107,6 +122,13 @@ pub const ROUTES: &[Route] = &[
     create("/members",                           members::add),
     patch ("/members/{principal}",               members::change),
     delete("/members/{principal}",               members::remove),
+    find  ("/groups",                            groups::list),
+    create("/groups",                            groups::create),
+    get   ("/groups/{group}",                    groups::get),
+    patch ("/groups/{group}",                    groups::change),
+    delete("/groups/{group}",                    groups::delete),
+    set   ("/groups/{group}/members/{principal}",    Payload::None, groups::add_member),
+    delete("/groups/{group}/members/{principal}",    groups::remove_member),
     find  ("/credentials",                       credentials::list),
     create("/credentials",                       credentials::create),
     get   ("/credentials/{credential}",          credentials::get),
@@ -119,6 +141,16 @@ pub const ROUTES: &[Route] = &[
     find  ("/machines",                          machines::list),
     create("/machines",                          machines::enroll),
     get   ("/machines/{machine}",                machines::get),
+    delete("/machines/{machine}",                machines::remove),
+    beat  ("/machines/{machine}/heartbeat",      heartbeat::post),
+    create("/machines/{machine}/token",          credentials::renew),
+    get   ("/machines/{machine}/configuration",  configuration::get),
+    find  ("/machines/{machine}/roots",          roots::list),
+    find  ("/machines/{machine}/rules",          rules::list),
+    create("/machines/{machine}/rules",          rules::create),
+    get   ("/machines/{machine}/rules/{rule}",   rules::get),
+    patch ("/machines/{machine}/rules/{rule}",   rules::change),
+    delete("/machines/{machine}/rules/{rule}",   rules::delete),
     create("/captures",                          captures::begin),
     get   ("/captures/{capture}",                captures::get),
     delete("/captures/{capture}",                captures::abort),
@@ -131,6 +163,10 @@ pub const ROUTES: &[Route] = &[
     find  ("/sessions/{session}/messages",       message_pages::list),
     find  ("/sessions/{session}/versions",       session_versions::list),
     find  ("/sessions/{session}/artifacts",      session_versions::artifacts),
+    find  ("/sessions/{session}/grants",         grants::list),
+    get   ("/sessions/{session}/grants/{kind}/{subject}", grants::get),
+    set   ("/sessions/{session}/grants/{kind}/{subject}", GRANT, grants::put),
+    delete("/sessions/{session}/grants/{kind}/{subject}", grants::remove),
     create("/uploads",                           uploads::create),
     get   ("/uploads/{upload}",                  uploads::get),
     post  ("/uploads/{upload}/chunks",           upload_chunks::attach),

@@ -82,6 +82,18 @@ pub const LINK_GRACE_MS: i64 = 45 * SECOND_MS;
 pub const ROOTS_MAX: usize = 256;
 pub const BINDINGS_MAX: usize = 256;
 pub const RULES_MAX: usize = 256;
+/// Items in each list of a rule, and harnesses of a root.
+pub const RULE_ITEMS_MAX: usize = 64;
+pub const PATTERN_CHARS_MAX: usize = 512;
+/// A machine's configuration holds all its rules.
+pub const RULE_BYTES_MAX: usize = 8 << 10;
+/// Each list of a heartbeat is one value of a statement.
+pub const HEARTBEAT_LIST_BYTES_MAX: usize = 2_000_000;
+pub const BINDING_VALUE_BYTES_MAX: usize = 64 << 10;
+pub const HOST_KEY_ID_CHARS_MIN: usize = 16;
+pub const HOST_KEY_ID_CHARS_MAX: usize = 128;
+/// Late heartbeats of so many replaced incarnations are told from a new incarnation's.
+pub const INCARNATIONS_REMEMBERED_MAX: usize = 8;
 pub const ACTIVITIES_MAX: usize = 4_096;
 pub const TURN_CHARS_MAX: usize = 32;
 

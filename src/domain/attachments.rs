@@ -13,6 +13,15 @@ pub fn revoke_all_of_machine(tx: &Tx, team_id: &TeamId, machine_id: &MachineId) 
     )
 }
 
+/// Closes the attachments of a connector's run that another has replaced.
+pub fn close_all_of_machine(tx: &Tx, team_id: &TeamId, machine_id: &MachineId) -> Result<()> {
+    tx.execute(
+        "UPDATE attachments SET state = 'closed', settled_at = ?3, revision = revision + 1
+          WHERE team_id = ?1 AND machine_id = ?2 AND state IN ('pending', 'active')",
+        params![team_id, machine_id, tx.now_ms],
+    )
+}
+
 /// Revokes the open attachments that a principal made, on any machine.
 pub fn revoke_all_of(tx: &Tx, team_id: &TeamId, principal_id: &PrincipalId) -> Result<()> {
     // Through the team's machines, because attachments_by_machine finds the open ones.

@@ -4,7 +4,7 @@ use crate::api::{Answer, Call};
 use crate::domain::capture_messages;
 use crate::domain::captures::{self, Artifact, Begin, Held, Target};
 use crate::domain::events::{self, Event, Stage};
-use crate::domain::{publishing, sessions};
+use crate::domain::{heartbeat, publishing, sessions};
 use crate::error::{Code, Error, Result};
 use crate::guard;
 use crate::ids::{Id, SessionId};
@@ -186,6 +186,7 @@ fn make_version(tx: &Tx, call: &Call, held: &Held, target: &Target) -> Result<Ou
     sessions::put_version(tx, team_id, &new.as_session(&held.begin, current.revision == 0))?;
     if !matches!(target, Target::Known(_)) {
         bind_origin(tx, call, held, &session_id)?;
+        heartbeat::forget_bindings(tx, team_id, &held.source_id)?;
     }
     let event = Event {
         name: if current.revision == 0 { "session.created" } else { "session.updated" },

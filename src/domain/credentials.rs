@@ -6,8 +6,8 @@ use crate::error::{Error, Result};
 use crate::guard;
 use crate::ids::{AppId, CredentialId, Id, MachineId, PrincipalId, SourceId, TeamId, hex};
 use crate::limits::{
-    CREDENTIALS_PER_PRINCIPAL_MAX, LAST_USED_STEP_MS, USER_TOKEN_AGE_MS, USER_TOKEN_AGE_MS_MAX,
-    USER_TOKEN_AGE_MS_MIN,
+    CREDENTIALS_PER_PRINCIPAL_MAX, LAST_USED_STEP_MS, MACHINE_TOKEN_AGE_MS,
+    MACHINE_TOKEN_OVERLAP_MS, USER_TOKEN_AGE_MS, USER_TOKEN_AGE_MS_MAX, USER_TOKEN_AGE_MS_MIN,
 };
 use crate::page::{Keyset, PageQuery};
 use crate::params;
@@ -125,6 +125,41 @@ pub fn revoke(tx: &Tx, call: &Call) -> Result<Answer> {
     }
 
     Ok(Answer::no_content())
+}
+
+#[derive(serde::Serialize)]
+struct Renewed {
+    credential: Credential,
+}
+
+/// `POST /machines/{machine}/token` gives that machine a fresh token; the one that it has lives
+/// for ten minutes more, so that a lost answer locks nobody out.
+///
+/// `403` for every other caller.
+pub fn renew(tx: &Tx, call: &Call) -> Result<Answer> {
+    call.no_fields()?;
+    let machine_id: MachineId = call.id(0)?;
+    guard::machine(&call.who, &machine_id)?;
+
+    let Principal { team_id, principal_id, source_id, .. } = &call.who;
+    tx.execute(
+        "UPDATE credentials SET revoked_at = ?4
+          WHERE team_id = ?1 AND machine_id = ?2
+            AND expires_at > ?3 AND (revoked_at IS NULL OR revoked_at > ?4)",
+        params![team_id, &machine_id, tx.now_ms, tx.now_ms + MACHINE_TOKEN_OVERLAP_MS],
+    )?;
+    let holder = Holder {
+        kind: Kind::Machine,
+        team_id,
+        principal_id,
+        source_id: source_id.as_ref(),
+        machine_id: Some(&machine_id),
+        app_id: None,
+    };
+    let credential = issue(tx, &holder, MACHINE_TOKEN_AGE_MS)?;
+    journal::write(tx, call, "credential.renewed", credential.id.as_str())?;
+
+    Ok(call.one(201, &Renewed { credential })?.secret())
 }
 
 /// The credential in the path, as far as the caller may know of it.

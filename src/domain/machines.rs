@@ -35,6 +35,12 @@ pub struct Machine {
     pub created_at: i64,
 }
 
+impl Machine {
+    pub fn is_active(&self) -> bool {
+        self.enrollment != REVOKED
+    }
+}
+
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Enroll {
@@ -135,6 +141,22 @@ pub fn get(db: &Db, call: &Call) -> Result<Answer> {
     call.versioned(200, &machine, machine.revision)
 }
 
+/// `DELETE /machines/{machine}` revokes a machine, with all that it could do; see [`revoke`].
+///
+/// `403` unless the caller is its custodian or an admin; `428` without `If-Match`.
+pub fn remove(tx: &Tx, call: &Call) -> Result<Answer> {
+    guard::role(&call.who, Role::Viewer)?;
+    let machine = load_governed(tx, call)?;
+
+    call.must_match(machine.revision)?;
+    if machine.is_active() {
+        revoke(tx, call, &machine.id)?;
+        authority::changed(tx, call)?;
+    }
+
+    Ok(Answer::no_content())
+}
+
 /// The caller's machine with this key or this name.
 fn known(tx: &Tx, call: &Call, body: &Enroll) -> Result<Option<MachineId>> {
     let Principal { team_id, principal_id, .. } = &call.who;
@@ -190,7 +212,7 @@ fn enroll_new(tx: &Tx, call: &Call, body: &Enroll) -> Result<MachineId> {
 
 fn enroll_again(tx: &Tx, call: &Call, machine_id: &MachineId, body: &Enroll) -> Result<()> {
     let team_id = &call.who.team_id;
-    if load(tx, team_id, machine_id)?.enrollment == REVOKED {
+    if !load(tx, team_id, machine_id)?.is_active() {
         has_room(tx, &call.who)?;
     }
     tx.execute(
@@ -232,7 +254,7 @@ pub fn revoke(tx: &Tx, call: &Call, machine_id: &MachineId) -> Result<()> {
     let source = sources::revoke(tx, call, machine_id)?;
     rules::remove_all_of(tx, team_id, machine_id)?;
     attachments::revoke_all_of_machine(tx, team_id, machine_id)?;
-    operations::lose_effects_of(tx, call, machine_id, Some(&source.id))?;
+    operations::lose_effects_of(tx, &call.who, machine_id, Some(&source.id), tx.now_ms)?;
     presence::end(tx, team_id, machine_id)?;
     let machine = load(tx, team_id, machine_id)?;
     announce(tx, call, "machine.revoked", &machine, Stage::Last)?;
@@ -252,10 +274,20 @@ pub fn load(db: &Db, team_id: &TeamId, machine_id: &MachineId) -> Result<Machine
     .ok_or_else(Error::not_found)
 }
 
+/// The machine that the path begins with, for its custodian and for admins.
+pub fn load_governed(db: &Db, call: &Call) -> Result<Machine> {
+    guard::reads(&call.who, "sessions:read")?;
+    let machine = load_seen(db, call)?;
+    if machine.custodian_id == call.who.principal_id || call.who.role >= Some(Role::Admin) {
+        return Ok(machine);
+    }
+    Err(Error::forbidden("this needs the machine's custodian, or an admin"))
+}
+
 /// The machine that the path begins with, as far as the caller may know of it.
-pub fn load_seen(db: &Db, call: &Call) -> Result<Machine> {
+fn load_seen(db: &Db, call: &Call) -> Result<Machine> {
     let machine = load(db, &call.who.team_id, &call.id(0)?)?;
-    let seen = machine.enrollment != REVOKED
+    let seen = machine.is_active()
         || machine.custodian_id == call.who.principal_id
         || sees_revoked(&call.who);
     if seen { Ok(machine) } else { Err(Error::not_found()) }

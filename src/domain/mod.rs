@@ -1,14 +1,18 @@
 //! One file per area: its types, endpoints, SQL and invariants together.
+pub mod activity;
 pub mod attachments;
 pub mod authority;
+pub mod bindings;
 pub mod capture_commit;
 pub mod capture_messages;
 pub mod capture_parts;
 pub mod captures;
+pub mod configuration;
 pub mod credentials;
 pub mod events;
 pub mod grants;
 pub mod groups;
+pub mod heartbeat;
 pub mod idempotency;
 pub mod journal;
 pub mod machines;
@@ -18,6 +22,7 @@ pub mod operations;
 pub mod presence;
 pub mod publishing;
 pub mod registry;
+pub mod roots;
 pub mod rules;
 pub mod search;
 pub mod session_list;

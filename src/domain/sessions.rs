@@ -240,20 +240,7 @@ fn event<'a>(call: &'a Call, stored: &'a Stored, source_id: Option<&'a SourceId>
 pub fn delete(tx: &Tx, call: &Call) -> Result<Answer> {
     guard::role(&call.who, Role::Viewer)?;
     let stored = seen(tx, &call.who, &call.id(0)?)?;
-    if call.who.role < Some(Role::Admin) {
-        let custodian = tx.query_one(
-            "SELECT EXISTS (
-                        SELECT 1
-                          FROM origins o CROSS JOIN sources s
-                            ON s.team_id = o.team_id AND s.id = o.source_id
-                         WHERE o.team_id = ?1 AND o.session_id = ?2 AND s.custodian_id = ?3)",
-            params![&call.who.team_id, &stored.session_id, &call.who.principal_id],
-            |row| row.get::<bool>(),
-        )?;
-        if !custodian {
-            return Err(Error::forbidden("this needs the custodian of a source, or an admin"));
-        }
-    }
+    visibility::must_govern(tx, &call.who, &stored.session_id)?;
     must_match(call, &stored)?;
 
     mark_deleted(tx, &call.who.team_id, &stored.session_id)?;

@@ -69,6 +69,27 @@ pub fn must_continue(db: &Db, who: &Principal, session_id: &SessionId) -> Result
     }
 }
 
+/// Refuses a caller who sees a session but may not decide about it: only the custodian of one of
+/// its sources and admins may.
+pub fn must_govern(db: &Db, who: &Principal, session_id: &SessionId) -> Result<()> {
+    if who.role >= Some(Role::Admin) {
+        return Ok(());
+    }
+    let custodian = db.query_one(
+        "SELECT EXISTS (
+                    SELECT 1
+                      FROM origins o CROSS JOIN sources s
+                        ON s.team_id = o.team_id AND s.id = o.source_id
+                     WHERE o.team_id = ?1 AND o.session_id = ?2 AND s.custodian_id = ?3)",
+        params![&who.team_id, session_id, &who.principal_id],
+        |row| row.get::<bool>(),
+    )?;
+    if custodian {
+        return Ok(());
+    }
+    Err(Error::forbidden("this needs the custodian of one of the session's sources, or an admin"))
+}
+
 /// A session that a list has come across, with what `sessions.origins_json` says of it.
 pub struct Candidate<'a> {
     pub session_id: &'a str,

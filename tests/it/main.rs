@@ -2,10 +2,14 @@
 mod capture;
 mod captures;
 mod credentials;
+mod grants;
+mod groups;
+mod heartbeat;
 mod journal;
 mod machines;
 mod members;
 mod plans;
+mod rules;
 mod sessions;
 mod sources;
 mod team;
