@@ -29,6 +29,8 @@ pub struct Clock {
     high_ms: Cell<i64>,
     /// Whether a test has set it.
     by_test: Cell<bool>,
+    /// Whether it shows a test's time that is not kept yet.
+    unkept: Cell<bool>,
 }
 
 impl Clock {
@@ -40,8 +42,14 @@ impl Clock {
         self.high_ms.get()
     }
 
-    /// Takes over the mark that the store keeps.
-    pub fn at_least(&self, ms: i64) {
+    /// Takes over the mark that the store keeps; a test's time is its own mark.
+    pub fn restore(&self, ms: i64) {
+        if !self.by_test.get() {
+            self.at_least(ms);
+        }
+    }
+
+    fn at_least(&self, ms: i64) {
         self.high_ms.set(self.high_ms.get().max(ms));
     }
 
@@ -62,12 +70,18 @@ impl Clock {
     pub fn set_by_test(&self, text: &str) {
         let Some(ms) = text.parse().ok().and_then(whole_ms) else { return };
         let first = !self.by_test.replace(true);
-        self.high_ms.set(if first { ms } else { self.high_ms.get().max(ms) });
+        if first || ms > self.high_ms.get() {
+            self.high_ms.set(ms);
+            self.unkept.set(true);
+        }
     }
 
     /// Keeps what a test has set for later instances of the object.
     #[allow(clippy::cast_precision_loss)] // A safe integer.
     pub fn keep_test(&self, state: &State) {
+        if !self.unkept.take() {
+            return;
+        }
         if let Err(error) = values(state).put(TEST_NOW, self.high_ms.get() as f64) {
             worker::console_error!("the test's clock was not kept: {error:?}");
         }

@@ -7,7 +7,7 @@ use crate::domain::registry::{self, Begun, MakeTeam, Wanted};
 use crate::error::{Error, Result};
 use crate::ids::{Id, ServerId, System, TeamId};
 use crate::limits::MAKE_TEAM_MS_MAX;
-use crate::store::migrate;
+use crate::store::{Tx, migrate};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use worker::{
@@ -33,17 +33,8 @@ impl DurableObject for Directory {
     /// The edge sends only requests that carry the operator's token.
     async fn fetch(&self, mut request: Request) -> worker::Result<Response> {
         let head = Head::read(&request)?;
-        let opened = self.open();
         let before = self.host.test_hooks(&request)?;
-        let body = http::body(&mut request).await?;
-        let asked = head.with_body(body.as_deref());
-        let answer = match opened {
-            Err(error) => Err(error),
-            Ok(server_id) if asked.method == "GET" => {
-                registry::list(&self.host.db(), &server_id, &asked)
-            }
-            Ok(server_id) => self.create(&server_id, &asked, request.headers()).await,
-        };
+        let answer = self.answer(&head, &mut request).await;
         let answer = answer.unwrap_or_else(|error| Answer::refusal(error, &head.request_id));
         self.host.show_cost(http::whole(answer, &head.request_id)?, before)
     }
@@ -55,6 +46,16 @@ impl DurableObject for Directory {
 }
 
 impl Directory {
+    async fn answer(&self, head: &Head, request: &mut Request) -> Result<Answer> {
+        let server_id = self.open()?;
+        let body = http::body(request).await?;
+        let asked = head.with_body(body.as_deref());
+        match asked.method {
+            "GET" => self.host.run(|db| registry::list(db, &server_id, &asked)),
+            _ => self.create(&server_id, &asked, request.headers()).await,
+        }
+    }
+
     /// The server's id, made by the first request.
     fn open(&self) -> Result<ServerId> {
         if let Some(server_id) = self.host.open()? {
@@ -75,7 +76,8 @@ impl Directory {
         let wanted = registry::wanted(asked)?;
         let now_ms = self.host.clock.now_ms();
         let running = wanted.key.as_ref().is_some_and(|key| self.is_running(key, now_ms));
-        let begun = self.host.db().transaction(|tx| registry::begin(tx, &wanted, running))?;
+        let begun =
+            self.host.run(|db| db.transaction(|tx| registry::begin(tx, &wanted, running)))?;
         let team_id = match begun {
             Begun::Answered(answer) => return Ok(answer),
             Begun::Team(team_id) => team_id,
@@ -83,7 +85,7 @@ impl Directory {
         let _ends = wanted.key.clone().map(|key| Running::begin(&self.running, key, now_ms));
 
         let made = self.have_made(server_id, &team_id, &wanted, asked, headers).await;
-        self.host.db().transaction(|tx| {
+        let ended = |tx: &Tx| {
             migrate::store_clock(tx)?;
             match made {
                 Ok(Made::Team(created)) => {
@@ -95,7 +97,8 @@ impl Directory {
                     Ok(Answer::refusal(error, asked.request_id))
                 }
             }
-        })
+        };
+        self.host.run(|db| db.transaction(ended))
     }
 
     fn is_running(&self, key: &str, now_ms: i64) -> bool {

@@ -2,13 +2,22 @@
 use super::clock::Clock;
 use super::config;
 use super::http;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::{ServerId, System};
 use crate::store::durable::Durable;
 use crate::store::migrate::{self, SCHEMA_VERSION};
 use crate::store::{Cost, Db};
 use std::cell::RefCell;
+use std::panic::AssertUnwindSafe;
+use wasm_bindgen::{JsValue, prelude::wasm_bindgen};
+use worker::js_sys::Array;
 use worker::{Env, Request, Response, State};
+
+#[wasm_bindgen]
+extern "C" {
+    #[wasm_bindgen(catch, js_namespace = Reflect, js_name = apply)]
+    fn call(body: &mut dyn FnMut(), this: &JsValue, args: &Array) -> Result<JsValue, JsValue>;
+}
 
 pub struct Host {
     pub state: State,
@@ -28,51 +37,68 @@ enum Opened {
 
 impl Host {
     pub fn new(state: State, env: &Env) -> Host {
-        Host {
-            driver: Durable::new(&state),
-            state,
-            clock: Clock::default(),
-            test_hooks: config::test_hooks(env),
-            opened: RefCell::new(Opened::NotYet),
+        let (clock, test_hooks) = (Clock::default(), config::test_hooks(env));
+        if test_hooks {
+            clock.restore_test(&state);
         }
+        let opened = RefCell::new(Opened::NotYet);
+        Host { driver: Durable::new(&state), state, clock, test_hooks, opened }
     }
 
-    pub fn db(&self) -> Db<'_> {
+    fn db(&self) -> Db<'_> {
         Db::new(&self.driver, &System, self.clock.now_ms())
+    }
+
+    /// Runs a synchronous piece of work on the store, at the time it is now.
+    ///
+    /// It runs inside a JavaScript call, so that an exception which no binding catches ends here
+    /// as an error, as a panic does. Beyond, it would end every call of this object.
+    pub fn run<T>(&self, work: impl FnOnce(&Db) -> Result<T>) -> Result<T> {
+        let mut outcome = None;
+        // Work that was cut off is not looked at again; its transaction is rolled back.
+        let mut parts = AssertUnwindSafe((self, Some(work), &mut outcome));
+        let mut body = move || {
+            let (host, work, outcome) = &mut *parts;
+            **outcome = work.take().map(|work| work(&host.db()));
+        };
+        let called = call(&mut body, &JsValue::UNDEFINED, &Array::new());
+        match (called, outcome) {
+            (Ok(_), Some(outcome)) => outcome,
+            (Ok(_), None) => Err(Error::internal("the work did not run")),
+            (Err(error), _) => Err(http::thrown(&error.into())),
+        }
     }
 
     /// The server that the object belongs to, if somebody has initialised it. The first call reads
     /// one row and brings an older schema up to date; should that fail, the next call tries again.
     pub fn open(&self) -> Result<Option<ServerId>> {
         if matches!(*self.opened.borrow(), Opened::NotYet) {
-            let opened = match migrate::read(&self.db())? {
+            let opened = match self.run(migrate::read)? {
                 None => Opened::Empty,
                 Some(server) => {
-                    self.clock.at_least(server.clock_high_at);
-                    if self.test_hooks {
-                        self.clock.restore_test(&self.state);
-                    }
+                    self.clock.restore(server.clock_high_at);
                     let (applied, server_id) = (server.schema_version, server.server_id);
-                    migrate::upgrade(&self.db(), applied, &server_id, SCHEMA_VERSION)?;
+                    self.run(|db| migrate::upgrade(db, applied, &server_id, SCHEMA_VERSION))?;
                     Opened::For(server_id)
                 }
             };
             self.opened.replace(opened);
         }
-        Ok(match &*self.opened.borrow() {
-            Opened::For(server_id) => Some(server_id.clone()),
-            _ => None,
-        })
+        match &*self.opened.borrow() {
+            Opened::For(server_id) => {
+                self.clock.keep_test(&self.state);
+                Ok(Some(server_id.clone()))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Makes the object's schema, unless it has one.
     pub fn initialise(&self, server_id: &ServerId) -> Result<()> {
         if self.open()?.is_none() {
-            migrate::initialise(&self.db(), server_id)?;
+            self.run(|db| migrate::initialise(db, server_id))?;
             self.opened.replace(Opened::For(server_id.clone()));
-            if self.clock.is_by_test() {
-                self.clock.keep_test(&self.state);
-            }
+            self.clock.keep_test(&self.state);
         }
         Ok(())
     }
@@ -86,9 +112,6 @@ impl Host {
         }
         if let Some(text) = headers.get(http::TEST_NOW_MS)? {
             self.clock.set_by_test(&text);
-            if matches!(*self.opened.borrow(), Opened::For(_)) {
-                self.clock.keep_test(&self.state);
-            }
         }
         Ok(Some(self.db().cost()))
     }

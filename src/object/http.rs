@@ -84,14 +84,18 @@ impl Head {
 }
 
 /// The body that the edge let through; nothing where it was too large.
-pub async fn body(request: &mut Request) -> Result<Option<Vec<u8>>> {
-    if request.headers().has(TOO_LARGE)? {
+pub async fn body(request: &mut Request) -> crate::error::Result<Option<Vec<u8>>> {
+    let too_large = request.headers().has(TOO_LARGE).map_err(|error| thrown(&error))?;
+    if too_large {
         return Ok(None);
     }
     if request.inner().body().is_none() {
         return Ok(Some(Vec::new()));
     }
-    request.bytes().await.map(Some)
+    // It fails when the caller goes away, so this is seldom read.
+    request.bytes().await.map(Some).map_err(|error| {
+        Error::new(Code::InvalidRequest, format!("the body could not be read: {error}"))
+    })
 }
 
 /// The length that an answer announces for its body.

@@ -1,4 +1,4 @@
-//! The Durable Objects: the only async code. [`Team`] holds teams, [`Directory`] says which there
+//! The Durable Objects: the only async code. [`Team`] holds teams, [`directory::Directory`] says which there
 //! are. An event opens the store, calls the core and acts on what it answers.
 mod alarm;
 mod clock;
@@ -10,7 +10,6 @@ pub mod http;
 use crate::api::{self, Answer, Chunks, Config, Job, Plane, Reply};
 use crate::domain::{registry::MakeTeam, teams};
 use crate::error::{Error, Result};
-use crate::ids::ServerId;
 use crate::json;
 use crate::rate::RateLimiter;
 use crate::store::migrate;
@@ -24,8 +23,6 @@ use worker::{
     Delay, DurableObject, Env, FixedLengthStream, Request, Response, ResponseBuilder, State,
     durable_object, worker_sys,
 };
-
-pub use directory::Directory;
 
 /// Where the Directory has a team made. The edge forwards nothing that is not below `/v1`.
 const MAKE_TEAM: &str = "/internal/teams";
@@ -61,15 +58,9 @@ impl DurableObject for Team {
     async fn fetch(&self, mut request: Request) -> worker::Result<Response> {
         let object = &self.object;
         let head = Head::read(&request)?;
-        let opened = object.host.open();
         let before = object.host.test_hooks(&request)?;
-        let body = http::body(&mut request).await?;
-        let answer = match opened {
-            Err(error) => Answer::refusal(error, &head.request_id),
-            _ if head.path == MAKE_TEAM => object.make_team(&head, &body.unwrap_or_default()),
-            Ok(None) => Answer::refusal(Error::unauthenticated(), &head.request_id),
-            Ok(Some(server_id)) => object.answer(&server_id, &head, body.as_deref()).await,
-        };
+        let answer = object.answer(&head, &mut request).await;
+        let answer = answer.unwrap_or_else(|error| Answer::refusal(error, &head.request_id));
         if !object.armed.replace(true) {
             alarm::arm(object).await;
         }
@@ -87,25 +78,28 @@ impl DurableObject for Team {
 }
 
 impl Object {
-    async fn answer(&self, server_id: &ServerId, head: &Head, body: Option<&[u8]>) -> Answer {
-        let reply = {
-            let (db, config, limiter) = (self.host.db(), &self.config, &self.limiter);
-            let plane = Plane { db, server_id, config, limiter };
-            api::handle(&plane, &head.with_body(body))
-        };
+    async fn answer(&self, head: &Head, request: &mut Request) -> Result<Answer> {
+        if head.path == MAKE_TEAM {
+            let body = http::body(request).await?;
+            return self.make_team(&body.unwrap_or_default());
+        }
+        let Some(server_id) = self.host.open()? else { return Err(Error::unauthenticated()) };
+        let body = http::body(request).await?;
+        let reply = self.host.run(|db| {
+            let (config, limiter) = (&self.config, &self.limiter);
+            let plane = Plane { db: *db, server_id: &server_id, config, limiter };
+            Ok(api::handle(&plane, &head.with_body(body.as_deref())))
+        })?;
         match reply {
-            Reply::Answer(answer) => answer,
-            Reply::Job(job) => {
-                let done = self.work(job).await;
-                done.unwrap_or_else(|error| Answer::refusal(error, &head.request_id))
-            }
+            Reply::Answer(answer) => Ok(answer),
+            Reply::Job(job) => self.work(job).await,
         }
     }
 
     /// Does a job slice by slice. Waiting between two commits the slice and lets other requests in.
     async fn work(&self, mut job: Job) -> Result<Answer> {
         loop {
-            if let Some(answer) = job(&self.host.db())? {
+            if let Some(answer) = self.host.run(&mut job)? {
                 return Ok(answer);
             }
             Delay::from(Duration::ZERO).await;
@@ -124,7 +118,7 @@ impl Object {
             let (object, request_id) = (self.clone(), request_id.clone());
             async move {
                 Delay::from(Duration::ZERO).await;
-                match chunks(&object.host.db()) {
+                match object.host.run(&mut chunks) {
                     Ok(chunk) => Ok(chunk.map(|bytes| (bytes, chunks))),
                     Err(error) => {
                         worker::console_error!("{request_id}: {}", error.message);
@@ -141,21 +135,17 @@ impl Object {
     }
 
     /// `POST /internal/teams` makes a team on behalf of the Directory, and the store for it.
-    fn make_team(&self, head: &Head, body: &[u8]) -> Answer {
-        let make = || {
-            let wanted: MakeTeam = json::body(body)?;
-            self.host.initialise(&wanted.server_id)?;
-            let db = self.host.db();
-            api::room(&db, &self.config)?;
-            let created = db.transaction(|tx| {
+    fn make_team(&self, body: &[u8]) -> Result<Answer> {
+        let wanted: MakeTeam = json::body(body)?;
+        self.host.initialise(&wanted.server_id)?;
+        let created = self.host.run(|db| {
+            api::room(db, &self.config)?;
+            db.transaction(|tx| {
                 migrate::store_clock(tx)?;
                 teams::create(tx, &wanted.team_id, &wanted.team)
-            })?;
-            serde_json::to_string(&created).map_err(|e| Error::internal(e.to_string()))
-        };
-        match make() {
-            Ok(created) => Answer::json(201, created),
-            Err(error) => Answer::refusal(error, &head.request_id),
-        }
+            })
+        })?;
+        let body = serde_json::to_string(&created).map_err(|e| Error::internal(e.to_string()))?;
+        Ok(Answer::json(201, body))
     }
 }
