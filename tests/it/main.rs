@@ -9,6 +9,7 @@ mod journal;
 mod machines;
 mod members;
 mod plans;
+mod registry;
 mod rules;
 mod sessions;
 mod sources;

@@ -132,6 +132,31 @@ for (const how of ['panic', 'exception']) {
   });
 }
 
+test('a failure is logged once, with the request\'s id and without its token', async () => {
+  const lines = [];
+  const logged = await startPlane({ log: (text) => lines.push(text) });
+  try {
+    const made = await logged.createTeam();
+    for (const how of ['panic', 'exception']) {
+      await logged.team(made.team.id).fail(how);
+      const answer = await logged.api('PATCH', `/v1/teams/${made.team.id}`, {
+        token: made.token,
+        body: { name: 'Acme' },
+      });
+      const id = answer.headers.get('x-request-id');
+      assert.equal(answer.status, 500);
+      for (let waits = 0; !lines.join('').includes(id); waits += 1) {
+        assert.ok(waits < 50, `nothing about ${id} in: ${lines.join('')}`);
+        await sleep(20);
+      }
+      assert.equal(lines.join('').split(id).length, 2, lines.join(''));
+    }
+    assert.ok(!lines.join('').includes(made.token.slice(-64)));
+  } finally {
+    await logged.stop();
+  }
+});
+
 test('an object that dies under a request answers 503, or 500, in the envelope', async () => {
   const made = await plane.createTeam();
   await plane.team(made.team.id).abort();
