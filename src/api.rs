@@ -14,10 +14,12 @@ use crate::ids::{Id, ServerId, TeamId};
 use crate::limits::{
     CHUNK_BYTES_MAX, JSON_BYTES_MAX, PART_BYTES_MAX, RATE_TENTHS, STORE_FULL_PERCENT, URL_BYTES_MAX,
 };
+use crate::maintain;
 use crate::rate::RateLimiter;
 use crate::store::{Db, Tx};
 use percent_encoding::percent_decode_str;
 use std::cell::RefCell;
+use std::rc::Rc;
 
 type Read = fn(&Db, &Call) -> Result<Answer>;
 type Write = fn(&Tx, &Call) -> Result<Answer>;
@@ -93,6 +95,10 @@ const fn delete(path: &'static str, run: Write) -> Route {
 const fn long(method: &'static str, path: &'static str, run: Long) -> Route {
     route(method, path, Payload::Json(JSON_BYTES_MAX), Run::Long(run))
 }
+/// As `long`, where a full store is no obstacle.
+const fn long_upkeep(method: &'static str, path: &'static str, run: Long) -> Route {
+    Route { grows: false, ..long(method, path, run) }
+}
 
 const PART: Payload = Payload::Json(PART_BYTES_MAX);
 #[allow(clippy::cast_possible_truncation)] // A small constant.
@@ -137,6 +143,10 @@ pub const ROUTES: &[Route] = &[
     put   ("/uploads/{upload}/chunks/{index}",   CHUNK, upload_chunks::put),
     long  ("POST", "/uploads/{upload}/commit",   upload_commit::commit),
     get   ("/uploads/{upload}/content",          upload_content::get),
+    get   ("/maintain",                          maintain::api::get),
+    long_upkeep("POST", "/maintain",             maintain::api::run),
+    get   ("/metrics",                           maintain::api::metrics),
+    long_upkeep("GET", "/usage/storage",         maintain::api::storage),
 ];
 
 /// What every request of an object shares.
@@ -145,6 +155,8 @@ pub struct Plane<'a> {
     pub server_id: &'a ServerId,
     pub config: &'a Config,
     pub limiter: &'a RefCell<RateLimiter>,
+    /// The retention pass under way.
+    pub runner: &'a Rc<RefCell<maintain::Runner>>,
 }
 
 /// A route and the parameters in its path.
@@ -233,6 +245,7 @@ fn answer(plane: &Plane, request: &Request) -> Result<Reply> {
         who,
         config: plane.config,
         request_id: request.request_id,
+        runner: plane.runner,
         list_name: route.path,
         server_id: plane.server_id,
         segments: matched.segments,

@@ -2,7 +2,7 @@
 use crate::api::Call;
 use crate::domain::events::{self, Event, Stage};
 use crate::error::{Error, Result};
-use crate::ids::{Id, MachineId, OperationId, SessionId, SourceId};
+use crate::ids::{Id, MachineId, OperationId, PrincipalId, SessionId, SourceId, TeamId};
 use crate::params;
 use crate::store::Tx;
 use serde_json::json;
@@ -16,13 +16,32 @@ pub fn lose_effects_of(
     source_id: Option<&SourceId>,
 ) -> Result<()> {
     let team_id = &call.who.team_id;
-    let mut operation_ids = tx.execute_returning(
+    let operation_ids = tx.execute_returning(
         "UPDATE native_effects SET state = 'unknown'
           WHERE team_id = ?1 AND machine_id = ?2 AND state = 'pending'
       RETURNING operation_id",
         params![team_id, machine_id],
         |row| row.get::<OperationId>(),
     )?;
+    let asked = Asked { team_id, machine_id, source_id };
+    lose(tx, &asked, operation_ids, Some(&call.who.principal_id))
+}
+
+/// Which machine was asked.
+pub struct Asked<'a> {
+    pub team_id: &'a TeamId,
+    pub machine_id: &'a MachineId,
+    pub source_id: Option<&'a SourceId>,
+}
+
+/// Operations whose effects on a machine were lost become `unknown`, unless they are settled.
+pub fn lose(
+    tx: &Tx,
+    asked: &Asked,
+    mut operation_ids: Vec<OperationId>,
+    principal_id: Option<&PrincipalId>,
+) -> Result<()> {
+    let Asked { team_id, machine_id, source_id } = *asked;
     operation_ids.sort();
     operation_ids.dedup();
     if operation_ids.is_empty() {
@@ -51,7 +70,7 @@ pub fn lose_effects_of(
             resource_kind: "operation",
             resource_id: id.as_str(),
             source_id,
-            principal_id: Some(&call.who.principal_id),
+            principal_id,
             data: json!({
                 "id": id, "session_id": session_id, "machine_id": machine_id, "kind": kind,
                 "state": "unknown", "revision": revision,

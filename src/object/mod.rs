@@ -12,6 +12,7 @@ use crate::domain::{registry::MakeTeam, teams};
 use crate::error::{Error, Result};
 use crate::ids::ServerId;
 use crate::json;
+use crate::maintain::Runner;
 use crate::rate::RateLimiter;
 use crate::store::migrate;
 use futures_util::stream;
@@ -42,6 +43,8 @@ struct Object {
     host: Host,
     config: Config,
     limiter: RefCell<RateLimiter>,
+    /// The retention pass under way.
+    runner: Rc<RefCell<Runner>>,
     /// Whether this instance has seen to its alarm.
     armed: Cell<bool>,
 }
@@ -52,6 +55,7 @@ impl DurableObject for Team {
             host: Host::new(state, &env),
             config: config::read(&env),
             limiter: RefCell::default(),
+            runner: Rc::default(),
             armed: Cell::new(false),
         };
         Team { object: Rc::new(object) }
@@ -88,7 +92,7 @@ impl Object {
     async fn answer(&self, server_id: &ServerId, head: &Head, body: Option<&[u8]>) -> Answer {
         let reply = {
             let (db, config, limiter) = (self.host.db(), &self.config, &self.limiter);
-            let plane = Plane { db, server_id, config, limiter };
+            let plane = Plane { db, server_id, config, limiter, runner: &self.runner };
             api::handle(&plane, &head.with_body(body))
         };
         match reply {

@@ -4,6 +4,7 @@ mod captures;
 mod credentials;
 mod journal;
 mod machines;
+mod maintain;
 mod members;
 mod plans;
 mod sessions;
