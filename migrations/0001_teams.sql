@@ -89,6 +89,7 @@ CREATE TABLE idempotency (
     expires_at    INTEGER NOT NULL,
     PRIMARY KEY (team_id, principal_id, key)
 ) STRICT;
+CREATE INDEX idempotency_by_expiry ON idempotency (expires_at);
 
 -- Changes of authority and settings, for the team's admins.
 CREATE TABLE journal (
@@ -132,6 +133,7 @@ CREATE TABLE global_idempotency (
     created_at    INTEGER NOT NULL,
     expires_at    INTEGER NOT NULL
 ) STRICT;
+CREATE INDEX global_idempotency_by_expiry ON global_idempotency (expires_at);
 
 CREATE TABLE global_cursors (
     id            TEXT    PRIMARY KEY,

@@ -59,8 +59,9 @@ CREATE TABLE messages (
     value_json     TEXT    NOT NULL             -- as sent, byte for byte
 ) STRICT;
 CREATE UNIQUE INDEX messages_by_ordinal ON messages (team_id, session_id, ordinal, revision);
--- Only closed rows can be dead, and this finds them.
-CREATE INDEX messages_closed ON messages (team_id, session_id, until_revision)
+-- Only closed rows can be dead, and this finds them. The revision tells the dead ones from those
+-- that an older version still holds.
+CREATE INDEX messages_closed ON messages (team_id, session_id, until_revision, revision)
     WHERE until_revision < 9007199254740991;
 
 -- Text of the rows that current versions hold; what it indexes is not stored twice.
@@ -125,3 +126,4 @@ CREATE TABLE capture_expiries (
     expired_at INTEGER NOT NULL,
     PRIMARY KEY (team_id, source_id, id)
 ) STRICT;
+CREATE INDEX capture_expiries_by_time ON capture_expiries (expired_at);

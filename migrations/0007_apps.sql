@@ -27,6 +27,7 @@ CREATE TABLE app_install_codes (
     created_at INTEGER NOT NULL,
     expires_at INTEGER NOT NULL
 ) STRICT;
+CREATE INDEX app_install_codes_by_expiry ON app_install_codes (expires_at);
 
 -- One event on its way to one app; body is exactly the bytes that are signed and sent.
 CREATE TABLE app_webhook_deliveries (

@@ -16,10 +16,12 @@ use crate::limits::{
     CHUNK_BYTES_MAX, HEARTBEAT_BYTES_MAX, JSON_BYTES_MAX, PART_BYTES_MAX, RATE_TENTHS,
     STORE_FULL_PERCENT, URL_BYTES_MAX,
 };
+use crate::maintain;
 use crate::rate::RateLimiter;
 use crate::store::{Db, Tx};
 use percent_encoding::percent_decode_str;
 use std::cell::RefCell;
+use std::rc::Rc;
 
 type Read = fn(&Db, &Call) -> Result<Answer>;
 type Write = fn(&Tx, &Call) -> Result<Answer>;
@@ -101,6 +103,10 @@ const fn delete(path: &'static str, run: Write) -> Route {
 const fn long(method: &'static str, path: &'static str, run: Long) -> Route {
     route(method, path, Payload::Json(JSON_BYTES_MAX), Run::Long(run))
 }
+/// As `long`, where a full store is no obstacle.
+const fn long_upkeep(method: &'static str, path: &'static str, run: Long) -> Route {
+    Route { grows: false, ..long(method, path, run) }
+}
 
 /// A heartbeat, which a full store takes too.
 const fn beat(path: &'static str, run: Write) -> Route {
@@ -173,6 +179,10 @@ pub const ROUTES: &[Route] = &[
     put   ("/uploads/{upload}/chunks/{index}",   CHUNK, upload_chunks::put),
     long  ("POST", "/uploads/{upload}/commit",   upload_commit::commit),
     get   ("/uploads/{upload}/content",          upload_content::get),
+    get   ("/maintain",                          maintain::api::get),
+    long_upkeep("POST", "/maintain",             maintain::api::run),
+    get   ("/metrics",                           maintain::api::metrics),
+    long_upkeep("GET", "/usage/storage",         maintain::api::storage),
 ];
 
 /// What every request of an object shares.
@@ -181,6 +191,8 @@ pub struct Plane<'a> {
     pub server_id: &'a ServerId,
     pub config: &'a Config,
     pub limiter: &'a RefCell<RateLimiter>,
+    /// The retention pass under way.
+    pub runner: &'a Rc<RefCell<maintain::Runner>>,
 }
 
 /// A route and the parameters in its path.
@@ -269,6 +281,7 @@ fn answer(plane: &Plane, request: &Request) -> Result<Reply> {
         who,
         config: plane.config,
         request_id: request.request_id,
+        runner: plane.runner,
         list_name: route.path,
         server_id: plane.server_id,
         segments: matched.segments,

@@ -5,8 +5,11 @@ use crate::auth::Principal;
 use crate::error::{Code, Error, Result};
 use crate::ids::{Id, PrincipalId, ServerId, TeamId};
 use crate::json;
+use crate::maintain::Runner;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
+use std::cell::RefCell;
+use std::rc::Rc;
 
 /// The headers that any handler reads, lower-case.
 pub const HEADERS: &[&str] = &[
@@ -75,6 +78,7 @@ pub struct Call<'a> {
     pub who: Principal,
     pub config: &'a Config,
     pub request_id: &'a str,
+    pub runner: &'a Rc<RefCell<Runner>>,
     /// Names the list in its cursors: the route's path.
     pub list_name: &'static str,
     pub(crate) server_id: &'a ServerId,

@@ -141,3 +141,34 @@ const _: () =
     assert!(CHUNK_BYTES_MIN <= CHUNK_BYTES_DEFAULT && CHUNK_BYTES_DEFAULT <= CHUNK_BYTES_MAX);
 const _: () = assert!(UPLOAD_BYTES_MAX_DEFAULT <= CHUNKS_MAX * CHUNK_BYTES_MIN);
 const _: () = assert!(CHUNK_BYTES_MAX <= SLICE_BYTES_MAX);
+
+// Retention.
+/// Every upload's id that a request names in its texts; each is a reference that a trigger keeps.
+pub const NAMED_UPLOADS_MAX: usize = 50;
+pub const CAPTURE_EXPIRY_AGE_MS: i64 = 30 * DAY_MS;
+pub const SETTLED_CAPTURE_AGE_MS: i64 = DAY_MS;
+/// Settled operations, attachments and continuations; credentials that ended.
+pub const SETTLED_AGE_MS: i64 = 30 * DAY_MS;
+/// Effects without a result and continuations that nobody settled.
+pub const OVERDUE_AGE_MS: i64 = DAY_MS;
+
+/// A pass ends when this much time has passed by the clock, or these units are spent. A unit is a
+/// row read or written, or 4 KiB of a large value; a statement costs five.
+pub const PASS_MS_MAX: i64 = 250;
+pub const PASS_UNITS_MAX: u64 = 100_000;
+pub const SLICE_UNITS_MAX: u64 = 5_000;
+pub const BATCH_UNITS_MAX: u64 = 500;
+pub const STATEMENT_UNITS: u64 = 5;
+pub const OCTETS_PER_UNIT: u64 = 4_096;
+/// The next pass, after one that left a backlog, and after one that did not.
+pub const PASS_BACKLOG_WAIT_MS: i64 = 3 * SECOND_MS;
+pub const PASS_WAIT_MS: i64 = MINUTE_MS;
+pub const ALARM_WAIT_MS_MAX: i64 = DAY_MS;
+pub const PASSES_KEPT: usize = 10;
+pub const QUEUE_DEPTH_MAX: i64 = 10_000;
+/// Rows per table are counted at most hourly, so many rows a slice.
+pub const STORAGE_COUNT_AGE_MS: i64 = HOUR_MS;
+pub const STORAGE_COUNT_ROWS_MAX: i64 = 4_000;
+
+const _: () = assert!(CAPTURE_ARTIFACTS_MAX <= NAMED_UPLOADS_MAX);
+const _: () = assert!(BATCH_UNITS_MAX < SLICE_UNITS_MAX && SLICE_UNITS_MAX < PASS_UNITS_MAX);

@@ -1,8 +1,8 @@
 //! Operations: what members ask of agents, and the effects that ask it of one machine.
 use crate::auth::Principal;
 use crate::domain::events::{self, Event, Stage};
-use crate::error::Result;
-use crate::ids::{Id, MachineId, OperationId, SessionId, SourceId};
+use crate::error::{Error, Result};
+use crate::ids::{Id, MachineId, OperationId, PrincipalId, SessionId, SourceId, TeamId};
 use crate::params;
 use crate::store::Tx;
 use serde_json::json;
@@ -17,15 +17,45 @@ pub fn lose_effects_of(
     asked_until: i64,
 ) -> Result<()> {
     let team_id = &who.team_id;
+    let operation_ids = tx.execute_returning(
+        "UPDATE native_effects SET state = 'unknown'
+          WHERE team_id = ?1 AND machine_id = ?2 AND state = 'pending' AND created_at <= ?3
+      RETURNING operation_id",
+        params![team_id, machine_id, asked_until],
+        |row| row.get::<OperationId>(),
+    )?;
+    let asked = Asked { team_id, machine_id, source_id };
+    lose(tx, &asked, operation_ids, Some(&who.principal_id))
+}
+
+/// Which machine was asked.
+pub struct Asked<'a> {
+    pub team_id: &'a TeamId,
+    pub machine_id: &'a MachineId,
+    pub source_id: Option<&'a SourceId>,
+}
+
+/// Operations whose effects on a machine were lost become `unknown`, unless they are settled.
+pub fn lose(
+    tx: &Tx,
+    asked: &Asked,
+    mut operation_ids: Vec<OperationId>,
+    principal_id: Option<&PrincipalId>,
+) -> Result<()> {
+    let Asked { team_id, machine_id, source_id } = *asked;
+    operation_ids.sort();
+    operation_ids.dedup();
+    if operation_ids.is_empty() {
+        return Ok(());
+    }
+    let ids = serde_json::to_string(&operation_ids).map_err(|e| Error::internal(e.to_string()))?;
     let operations = tx.execute_returning(
         "UPDATE operations
-            SET state = 'unknown', updated_at = ?4, settled_at = ?4, revision = revision + 1
-          WHERE team_id = ?1 AND state IN ('pending', 'running')
-            AND id IN (SELECT operation_id FROM native_effects
-                        WHERE team_id = ?1 AND machine_id = ?2 AND state = 'pending'
-                          AND created_at <= ?3)
+            SET state = 'unknown', updated_at = ?3, settled_at = ?3, revision = revision + 1
+          WHERE team_id = ?1 AND id IN (SELECT value FROM json_each(?2))
+            AND state IN ('pending', 'running')
       RETURNING id, session_id, kind, revision",
-        params![team_id, machine_id, asked_until, tx.now_ms],
+        params![team_id, &ids, tx.now_ms],
         |row| {
             Ok((
                 row.get::<OperationId>()?,
@@ -35,18 +65,13 @@ pub fn lose_effects_of(
             ))
         },
     )?;
-    tx.execute(
-        "UPDATE native_effects SET state = 'unknown'
-          WHERE team_id = ?1 AND machine_id = ?2 AND state = 'pending' AND created_at <= ?3",
-        params![team_id, machine_id, asked_until],
-    )?;
     for (id, session_id, kind, revision) in &operations {
         let event = Event {
             name: "operation.changed",
             resource_kind: "operation",
             resource_id: id.as_str(),
             source_id,
-            principal_id: Some(&who.principal_id),
+            principal_id,
             data: json!({
                 "id": id, "session_id": session_id, "machine_id": machine_id, "kind": kind,
                 "state": "unknown", "revision": revision,

@@ -6,7 +6,7 @@ use crate::domain::visibility::{self, Origins};
 use crate::domain::{journal, search};
 use crate::error::{Error, Result};
 use crate::guard;
-use crate::ids::{Id, SessionId, SourceId, TeamId};
+use crate::ids::{Id, PrincipalId, SessionId, SourceId, TeamId};
 use crate::json::Patch;
 use crate::limits::TITLE_CHARS_MAX;
 use crate::params;
@@ -243,28 +243,44 @@ pub fn delete(tx: &Tx, call: &Call) -> Result<Answer> {
     visibility::must_govern(tx, &call.who, &stored.session_id)?;
     must_match(call, &stored)?;
 
-    mark_deleted(tx, &call.who.team_id, &stored.session_id)?;
+    end(tx, &call.who.team_id, &stored.session_id, Some(&call.who.principal_id))?;
     journal::write(tx, call, "session.deleted", stored.session_id.as_str())?;
-    for source_id in stored.source_ids() {
-        let source_id = SourceId::parse(&source_id);
-        events::end(
-            tx,
-            &call.who.team_id,
-            source_id.as_ref(),
-            "session",
-            stored.session_id.as_str(),
-        )?;
-    }
-    let source_id = current_source(tx, call, &stored)?;
-    let event = Event {
-        name: "session.deleted",
-        data: json!({ "session_id": stored.session_id }),
-        stage: Stage::Last,
-        ..event(call, &stored, source_id.as_ref())
-    };
-    events::record(tx, &call.who.team_id, &event)?;
 
     Ok(Answer::no_content())
+}
+
+/// Deletes a session for everybody, by a principal or by age, and says so in the event log.
+pub fn end(
+    tx: &Tx,
+    team_id: &TeamId,
+    session_id: &SessionId,
+    principal_id: Option<&PrincipalId>,
+) -> Result<()> {
+    let (Origins(origins), source_id) = tx.query_one(
+        "SELECT s.origins_json,
+                (SELECT v.source_id
+                   FROM session_versions AS v
+                  WHERE v.team_id = s.team_id AND v.session_id = s.id AND v.revision = s.revision)
+           FROM sessions AS s
+          WHERE s.team_id = ?1 AND s.id = ?2",
+        params![team_id, session_id],
+        |row| Ok((row.get()?, row.get::<Option<SourceId>>()?)),
+    )?;
+    mark_deleted(tx, team_id, session_id)?;
+    for (source_id, ..) in &origins {
+        let source_id = SourceId::parse(source_id);
+        events::end(tx, team_id, source_id.as_ref(), "session", session_id.as_str())?;
+    }
+    let event = Event {
+        name: "session.deleted",
+        resource_kind: "session",
+        resource_id: session_id.as_str(),
+        source_id: source_id.as_ref(),
+        principal_id,
+        data: json!({ "session_id": session_id }),
+        stage: Stage::Last,
+    };
+    events::record(tx, team_id, &event).map(drop)
 }
 
 /// Hides a session from everybody; retention removes what it holds.

@@ -1,7 +1,7 @@
 //! The Directory: one object that says which teams a server has, and has their objects make them.
 use super::host::Host;
 use super::http::{self, Head};
-use super::{MAKE_TEAM, config};
+use super::{MAKE_TEAM, alarm, config};
 use crate::api::{self, Answer};
 use crate::domain::registry::{self, Begun, MakeTeam, Wanted};
 use crate::error::{Error, Result};
@@ -34,13 +34,16 @@ impl DurableObject for Directory {
     async fn fetch(&self, mut request: Request) -> worker::Result<Response> {
         let head = Head::read(&request)?;
         let before = self.host.test_hooks(&request)?;
+        let written = self.host.cost().rows_written;
         let answer = self.answer(&head, &mut request).await;
         let answer = answer.unwrap_or_else(|error| Answer::refusal(error, &head.request_id));
+        alarm::see_to(&self.host, self.host.cost().rows_written > written).await;
         self.host.show_cost(http::whole(answer, &head.request_id)?, before)
     }
 
-    /// Removes what has expired, once there is something that does so.
+    /// Removes what has expired.
     async fn alarm(&self) -> worker::Result<Response> {
+        alarm::run(&self.host).await;
         Response::empty()
     }
 }

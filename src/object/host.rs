@@ -1,14 +1,17 @@
 //! What both kinds of object stand on: their store, their clock, and whose they are.
+use super::alarm::Known;
 use super::clock::Clock;
 use super::config;
 use super::http;
 use crate::error::{Error, Result};
 use crate::ids::{ServerId, System};
+use crate::maintain::Runner;
 use crate::store::durable::Durable;
 use crate::store::migrate::{self, SCHEMA_VERSION};
 use crate::store::{Cost, Db};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::AssertUnwindSafe;
+use std::rc::Rc;
 use wasm_bindgen::{JsValue, prelude::wasm_bindgen};
 use worker::js_sys::Array;
 use worker::{Env, Request, Response, State};
@@ -22,6 +25,9 @@ extern "C" {
 pub struct Host {
     pub state: State,
     pub clock: Clock,
+    /// The retention pass under way.
+    pub runner: Rc<RefCell<Runner>>,
+    pub alarm: Cell<Known>,
     driver: Durable,
     test_hooks: bool,
     opened: RefCell<Opened>,
@@ -42,7 +48,9 @@ impl Host {
             clock.restore_test(&state);
         }
         let opened = RefCell::new(Opened::NotYet);
-        Host { driver: Durable::new(&state), state, clock, test_hooks, opened }
+        let driver = Durable::new(&state);
+        let (runner, alarm) = (Rc::default(), Cell::default());
+        Host { state, clock, runner, alarm, driver, test_hooks, opened }
     }
 
     fn db(&self) -> Db<'_> {
@@ -103,6 +111,11 @@ impl Host {
         Ok(())
     }
 
+    /// What the store has cost this instance so far.
+    pub fn cost(&self) -> Cost {
+        self.db().cost()
+    }
+
     /// Where a request may use the test hooks, sets the clock as it says; answers what the store
     /// has cost so far, or nothing where it may not.
     pub fn test_hooks(&self, request: &Request) -> worker::Result<Option<Cost>> {
@@ -113,13 +126,13 @@ impl Host {
         if let Some(text) = headers.get(http::TEST_NOW_MS)? {
             self.clock.set_by_test(&text);
         }
-        Ok(Some(self.db().cost()))
+        Ok(Some(self.cost()))
     }
 
     /// Says what the store has cost since `before`.
     pub fn show_cost(&self, response: Response, before: Option<Cost>) -> worker::Result<Response> {
         if let Some(before) = before {
-            let cost = self.db().cost() - before;
+            let cost = self.cost() - before;
             let headers = response.headers();
             headers.set("X-Test-Rows-Read", &cost.rows_read.to_string())?;
             headers.set("X-Test-Rows-Written", &cost.rows_written.to_string())?;

@@ -16,7 +16,7 @@ use crate::store::migrate;
 use futures_util::stream;
 use host::Host;
 use http::Head;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 use worker::{
@@ -40,8 +40,6 @@ struct Object {
     host: Host,
     config: Config,
     limiter: RefCell<RateLimiter>,
-    /// Whether this instance has seen to its alarm.
-    armed: Cell<bool>,
 }
 
 impl DurableObject for Team {
@@ -50,7 +48,6 @@ impl DurableObject for Team {
             host: Host::new(state, &env),
             config: config::read(&env),
             limiter: RefCell::default(),
-            armed: Cell::new(false),
         };
         Team { object: Rc::new(object) }
     }
@@ -59,11 +56,10 @@ impl DurableObject for Team {
         let object = &self.object;
         let head = Head::read(&request)?;
         let before = object.host.test_hooks(&request)?;
+        let written = object.host.cost().rows_written;
         let answer = object.answer(&head, &mut request).await;
         let answer = answer.unwrap_or_else(|error| Answer::refusal(error, &head.request_id));
-        if !object.armed.replace(true) {
-            alarm::arm(object).await;
-        }
+        alarm::see_to(&object.host, object.host.cost().rows_written > written).await;
         let length = http::length(&answer);
         let response = http::response(answer, &head.request_id, |builder, chunks| {
             object.clone().send(builder, chunks, length, head.request_id.clone())
@@ -72,7 +68,7 @@ impl DurableObject for Team {
     }
 
     async fn alarm(&self) -> worker::Result<Response> {
-        alarm::run(&self.object).await;
+        alarm::run(&self.object.host).await;
         Response::empty()
     }
 }
@@ -86,8 +82,8 @@ impl Object {
         let Some(server_id) = self.host.open()? else { return Err(Error::unauthenticated()) };
         let body = http::body(request).await?;
         let reply = self.host.run(|db| {
-            let (config, limiter) = (&self.config, &self.limiter);
-            let plane = Plane { db: *db, server_id: &server_id, config, limiter };
+            let (config, limiter, runner) = (&self.config, &self.limiter, &self.host.runner);
+            let plane = Plane { db: *db, server_id: &server_id, config, limiter, runner };
             Ok(api::handle(&plane, &head.with_body(body.as_deref())))
         })?;
         match reply {

@@ -26,6 +26,11 @@ impl From<usize> for Value<'_> {
         Value::Int(i64::try_from(n).unwrap_or(i64::MAX))
     }
 }
+impl From<u64> for Value<'_> {
+    fn from(n: u64) -> Self {
+        Value::Int(i64::try_from(n).unwrap_or(i64::MAX))
+    }
+}
 /// SQL has 0 and 1.
 impl From<bool> for Value<'_> {
     fn from(b: bool) -> Self {

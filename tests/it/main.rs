@@ -7,6 +7,7 @@ mod groups;
 mod heartbeat;
 mod journal;
 mod machines;
+mod maintain;
 mod members;
 mod plans;
 mod registry;

@@ -1,6 +1,7 @@
 //! One object in memory, with a clock that the test sets: `team.post(&token, "/sessions", json)`.
 use serde_json::Value as Json;
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use teamplane::api::{self, Answer, Body, Config, Plane, Reply, Request};
 use teamplane::auth::{Kind, Role};
 use teamplane::domain::credentials::{self, Holder};
@@ -8,6 +9,7 @@ use teamplane::domain::members;
 use teamplane::domain::teams::{CreateTeam, NewOwner, create};
 use teamplane::ids::{AppId, Entropy, Id, MachineId, PrincipalId, ServerId, SourceId, TeamId};
 use teamplane::limits::{MACHINE_TOKEN_AGE_MS, STORE_BYTES_MAX_DEFAULT, UPLOAD_BYTES_MAX_DEFAULT};
+use teamplane::maintain::Runner;
 use teamplane::params;
 use teamplane::rate::RateLimiter;
 use teamplane::store::Db;
@@ -41,6 +43,7 @@ pub struct Team {
     pub config: Config,
     pub server_id: ServerId,
     limiter: RefCell<RateLimiter>,
+    pub runner: Rc<RefCell<Runner>>,
     pub id: TeamId,
     /// The owner's token.
     pub owner: String,
@@ -130,6 +133,7 @@ impl Team {
             },
             server_id,
             limiter: RefCell::default(),
+            runner: Rc::default(),
             id: TeamId::from_hex(&"0".repeat(32)),
             owner: String::new(),
             requests: Cell::default(),
@@ -329,6 +333,7 @@ impl Team {
             server_id: &self.server_id,
             config: &self.config,
             limiter: &self.limiter,
+            runner: &self.runner,
         };
         let answer = match api::handle(&plane, &request) {
             Reply::Answer(answer) => answer,

@@ -111,6 +111,7 @@ impl Team {
             server_id: &self.server_id,
             config: &self.config,
             limiter: &limiter,
+            runner: &self.runner,
         };
         let headers = [("authorization", format!("Bearer {token}"))];
         let path = format!("/v1/teams/{}{path}", self.id);

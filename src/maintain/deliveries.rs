@@ -1,0 +1,68 @@
+//! Settled webhook deliveries past the team's days, with their attempts. One that is still pending
+//! stays, and nothing waits behind it.
+use super::retention;
+use super::work::{Batch, Walks, Work, json};
+use crate::error::Result;
+use crate::limits::DAY_MS;
+use crate::params;
+use crate::store::{Db, Tx};
+
+/// A delivery costs 5 units and its body, an attempt 4; its answer is at most 2 KiB.
+const DELIVERIES_MAX: usize = 30;
+const DELIVERY_UNITS: u64 = 4;
+const ATTEMPTS_MAX: u64 = 50;
+
+pub fn due(db: &Db, _walks: &Walks) -> Result<Option<i64>> {
+    retention::next(db, "deliveries")
+}
+
+pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
+    let Some(due) = retention::first(tx, "deliveries")? else { return Ok(Batch::Done) };
+    let Some(retention) = &due.retention else {
+        due.set(tx, None)?;
+        return Ok(Batch::More);
+    };
+    let age_ms = retention.deliveries_days * DAY_MS;
+    let settled = tx.query(
+        "SELECT id, settled_at, octet_length(body)
+           FROM app_webhook_deliveries
+          WHERE team_id = ?1 AND settled_at IS NOT NULL
+          ORDER BY settled_at
+          LIMIT ?2",
+        params![&due.team_id, DELIVERIES_MAX],
+        |row| Ok((row.get::<String>()?, row.get::<i64>()?, row.get::<i64>()?)),
+    )?;
+    let full = settled.len() == DELIVERIES_MAX;
+    let young = settled.iter().map(|(_, settled_at, _)| settled_at + age_ms);
+    let young = young.filter(|age_out_at| *age_out_at > tx.now_ms).min();
+    let old = settled.into_iter().filter(|(_, settled_at, _)| settled_at + age_ms <= tx.now_ms);
+    let old = old.map(|(id, _, octets)| (id, octets)).collect::<Vec<_>>();
+    let ids = json(&old.iter().map(|(id, _)| id).collect::<Vec<_>>())?;
+    let attempts = tx.execute_counted(
+        "DELETE FROM app_webhook_attempts
+          WHERE (delivery_id, attempt) IN (
+                SELECT a.delivery_id, a.attempt
+                  FROM json_each(?1) AS d
+                 CROSS JOIN app_webhook_attempts AS a ON a.delivery_id = d.value
+                 LIMIT ?2)",
+        params![&ids, ATTEMPTS_MAX as i64],
+    )?;
+    work.removed("delivery_attempts", attempts);
+    if attempts == ATTEMPTS_MAX {
+        due.set(tx, Some(tx.now_ms))?;
+        return Ok(Batch::More);
+    }
+    let count = old.len();
+    let taken = work.take(tx, old, DELIVERY_UNITS);
+    if !taken.is_empty() {
+        tx.execute(
+            "DELETE FROM app_webhook_deliveries
+              WHERE id IN (SELECT value FROM json_each(?1))",
+            params![&json(&taken)?],
+        )?;
+        work.removed("deliveries", taken.len() as u64);
+    }
+    let more = taken.len() < count || full && young.is_none();
+    due.set(tx, if more { Some(tx.now_ms) } else { young })?;
+    Ok(Batch::More)
+}

@@ -1,0 +1,222 @@
+//! Deleted sessions: all that they hold, in batches, their row last. Their origins become
+//! tombstones, so that a connector that publishes one again is told that it was deleted.
+use super::work::{AT_ONCE, Batch, Walks, Work, json};
+use crate::error::Result;
+use crate::ids::{SessionId, TeamId};
+use crate::params;
+use crate::store::{Db, Tx};
+
+/// A message costs 5 units with its row in the search index.
+const MESSAGES_MAX: usize = 80;
+const MESSAGE_UNITS: u64 = 3;
+const ARTIFACTS_MAX: u64 = 25;
+const VERSIONS_MAX: u64 = 25;
+const ROWS_MAX: u64 = 50;
+/// The most that one kind of rows costs; the next kind waits for another batch without it.
+const KIND_UNITS: u64 = 250;
+
+type Remove = fn(&Tx, &mut Work, &TeamId, &SessionId) -> Result<Batch>;
+const KINDS: [Remove; 8] =
+    [messages, artifacts, versions, queued_versions, queued_messages, grants, bindings, origins];
+
+pub fn due(db: &Db, _walks: &Walks) -> Result<Option<i64>> {
+    let waits = db.query_optional(
+        "SELECT 1 FROM session_prune_queue WHERE team_id > '' LIMIT 1",
+        params![],
+        |row| row.get::<i64>(),
+    )?;
+    Ok(waits.map(|_| AT_ONCE))
+}
+
+pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
+    let first = tx.query_optional(
+        "SELECT team_id, session_id FROM session_prune_queue WHERE team_id > '' LIMIT 1",
+        params![],
+        |row| Ok((row.get::<TeamId>()?, row.get::<SessionId>()?)),
+    )?;
+    let Some((team_id, session_id)) = first else { return Ok(Batch::Done) };
+    for remove in KINDS {
+        if !work.has_room(tx, KIND_UNITS) || remove(tx, work, &team_id, &session_id)? == Batch::More
+        {
+            return Ok(Batch::More);
+        }
+    }
+    tx.execute(
+        "DELETE FROM title_search
+          WHERE rowid = (SELECT rowid FROM sessions WHERE team_id = ?1 AND id = ?2)",
+        params![&team_id, &session_id],
+    )?;
+    let sessions = tx.execute_counted(
+        "DELETE FROM sessions WHERE team_id = ?1 AND id = ?2",
+        params![&team_id, &session_id],
+    )?;
+    tx.execute(
+        "DELETE FROM session_prune_queue WHERE team_id = ?1 AND session_id = ?2",
+        params![&team_id, &session_id],
+    )?;
+    work.removed("sessions", sessions);
+    Ok(Batch::More)
+}
+
+/// Counts what went, and says whether there may be more of it.
+fn gone(work: &mut Work, count: u64, rows_max: u64) -> Batch {
+    work.removed("session_rows", count);
+    Batch::more_if(count == rows_max)
+}
+
+fn messages(tx: &Tx, work: &mut Work, team_id: &TeamId, session_id: &SessionId) -> Result<Batch> {
+    let rows = tx.query(
+        "SELECT id, octet_length(value_json)
+           FROM messages
+          WHERE team_id = ?1 AND session_id = ?2
+          ORDER BY ordinal
+          LIMIT ?3",
+        params![team_id, session_id, MESSAGES_MAX],
+        |row| Ok((row.get::<i64>()?, row.get::<i64>()?)),
+    )?;
+    let count = rows.len();
+    let taken = work.take(tx, rows, MESSAGE_UNITS);
+    if taken.is_empty() {
+        return Ok(Batch::more_if(count > 0));
+    }
+    let ids = json(&taken)?;
+    tx.execute(
+        "DELETE FROM message_search WHERE rowid IN (SELECT value FROM json_each(?1))",
+        params![&ids],
+    )?;
+    tx.execute(
+        "DELETE FROM messages WHERE id IN (SELECT value FROM json_each(?1))",
+        params![&ids],
+    )?;
+    work.removed("session_rows", taken.len() as u64);
+    Ok(Batch::more_if(count == MESSAGES_MAX || taken.len() < count))
+}
+
+fn artifacts(tx: &Tx, work: &mut Work, team_id: &TeamId, session_id: &SessionId) -> Result<Batch> {
+    let count = tx.execute_counted(
+        "DELETE FROM session_artifacts
+          WHERE rowid IN (
+                SELECT rowid
+                  FROM session_artifacts
+                 WHERE team_id = ?1 AND session_id = ?2
+                 LIMIT ?3)",
+        params![team_id, session_id, ARTIFACTS_MAX as i64],
+    )?;
+    Ok(gone(work, count, ARTIFACTS_MAX))
+}
+
+fn versions(tx: &Tx, work: &mut Work, team_id: &TeamId, session_id: &SessionId) -> Result<Batch> {
+    let rows = tx.query(
+        "SELECT rowid, coalesce(octet_length(source_projection_json), 0)
+           FROM session_versions
+          WHERE team_id = ?1 AND session_id = ?2
+          LIMIT ?3",
+        params![team_id, session_id, VERSIONS_MAX as i64],
+        |row| Ok((row.get::<i64>()?, row.get::<i64>()?)),
+    )?;
+    let count = rows.len() as u64;
+    let taken = work.take(tx, rows, 8);
+    if taken.is_empty() {
+        return Ok(Batch::more_if(count > 0));
+    }
+    tx.execute(
+        "DELETE FROM session_versions WHERE rowid IN (SELECT value FROM json_each(?1))",
+        params![&json(&taken)?],
+    )?;
+    work.removed("session_rows", taken.len() as u64);
+    Ok(Batch::more_if(count == VERSIONS_MAX || (taken.len() as u64) < count))
+}
+
+fn queued_versions(
+    tx: &Tx,
+    work: &mut Work,
+    team_id: &TeamId,
+    session_id: &SessionId,
+) -> Result<Batch> {
+    let count = tx.execute_counted(
+        "DELETE FROM version_prune_queue
+          WHERE (team_id, session_id, source_id) IN (
+                SELECT team_id, session_id, source_id
+                  FROM version_prune_queue
+                 WHERE team_id = ?1 AND session_id = ?2
+                 LIMIT ?3)",
+        params![team_id, session_id, ROWS_MAX as i64],
+    )?;
+    Ok(gone(work, count, ROWS_MAX))
+}
+
+fn queued_messages(
+    tx: &Tx,
+    work: &mut Work,
+    team_id: &TeamId,
+    session_id: &SessionId,
+) -> Result<Batch> {
+    let count = tx.execute_counted(
+        "DELETE FROM message_prune_queue
+          WHERE (team_id, session_id, revision) IN (
+                SELECT team_id, session_id, revision
+                  FROM message_prune_queue
+                 WHERE team_id = ?1 AND session_id = ?2
+                 LIMIT ?3)",
+        params![team_id, session_id, ROWS_MAX as i64],
+    )?;
+    Ok(gone(work, count, ROWS_MAX))
+}
+
+fn grants(tx: &Tx, work: &mut Work, team_id: &TeamId, session_id: &SessionId) -> Result<Batch> {
+    let count = tx.execute_counted(
+        "DELETE FROM session_grants
+          WHERE (team_id, session_id, subject_kind, subject_id) IN (
+                SELECT team_id, session_id, subject_kind, subject_id
+                  FROM session_grants
+                 WHERE team_id = ?1 AND session_id = ?2
+                 LIMIT ?3)",
+        params![team_id, session_id, ROWS_MAX as i64],
+    )?;
+    Ok(gone(work, count, ROWS_MAX))
+}
+
+/// A binding says what a machine has open, and a heartbeat that repeats it writes nothing: so it
+/// stays until the machine says otherwise, without the session.
+fn bindings(tx: &Tx, work: &mut Work, team_id: &TeamId, session_id: &SessionId) -> Result<Batch> {
+    let count = tx.execute_counted(
+        "UPDATE bindings SET session_id = NULL
+          WHERE (team_id, machine_id, id) IN (
+                SELECT team_id, machine_id, id
+                  FROM bindings
+                 WHERE team_id = ?1 AND session_id = ?2
+                 LIMIT ?3)",
+        params![team_id, session_id, ROWS_MAX as i64],
+    )?;
+    Ok(gone(work, count, ROWS_MAX))
+}
+
+/// Last, because a session's activity is found through its origins.
+fn origins(tx: &Tx, work: &mut Work, team_id: &TeamId, session_id: &SessionId) -> Result<Batch> {
+    let origins = tx.query(
+        "SELECT source_id, harness, native_id
+           FROM origins
+          WHERE team_id = ?1 AND session_id = ?2
+          LIMIT ?3",
+        params![team_id, session_id, ROWS_MAX as i64 / 2],
+        |row| Ok([row.get::<String>()?, row.get::<String>()?, row.get::<String>()?]),
+    )?;
+    if origins.is_empty() {
+        return Ok(Batch::Done);
+    }
+    let keys = json(&origins)?;
+    let activities = tx.execute_counted(
+        "DELETE FROM session_activity
+          WHERE (team_id, source_id, harness, native_id) IN (
+                SELECT ?1, value ->> 0, value ->> 1, value ->> 2 FROM json_each(?2))",
+        params![team_id, &keys],
+    )?;
+    tx.execute(
+        "UPDATE origins SET session_id = NULL
+          WHERE (team_id, source_id, harness, native_id) IN (
+                SELECT ?1, value ->> 0, value ->> 1, value ->> 2 FROM json_each(?2))",
+        params![team_id, &keys],
+    )?;
+    work.removed("session_rows", activities);
+    Ok(Batch::more_if(origins.len() as u64 == ROWS_MAX / 2))
+}

@@ -1,0 +1,161 @@
+//! What came to its end 30 days ago: operations with their effects, attachments, continuations,
+//! credentials. Those that are due share a batch.
+use super::work::{Batch, Walks, Work, earliest, json};
+use crate::error::Result;
+use crate::ids::TeamId;
+use crate::limits::SETTLED_AGE_MS;
+use crate::params;
+use crate::store::{Db, Tx};
+
+const SHARED_UNITS: i64 = 400;
+/// A row with up to 4 KiB of JSON.
+const ROW_UNITS: i64 = 5;
+/// A continuation that names no upload; each that it names costs 8 more, and there may be 50.
+const CONTINUATION_UNITS: u64 = 6;
+const REF_UNITS: u64 = 8;
+
+type Remove = fn(&Tx, &mut Work, i64) -> Result<Batch>;
+const KINDS: [Remove; 5] =
+    [operations, attachments, expired_credentials, revoked_credentials, continuations];
+
+fn times(db: &Db) -> Result<Vec<Option<i64>>> {
+    db.query_one(
+        "SELECT (SELECT min(settled_at) FROM operations WHERE settled_at IS NOT NULL) + ?1,
+                (SELECT min(settled_at) FROM attachments WHERE settled_at IS NOT NULL) + ?1,
+                (SELECT min(expires_at) FROM credentials) + ?1,
+                (SELECT min(revoked_at) FROM credentials WHERE revoked_at IS NOT NULL) + ?1,
+                (SELECT min(settled_at) FROM continuations WHERE settled_at IS NOT NULL) + ?1",
+        params![SETTLED_AGE_MS],
+        |row| KINDS.iter().map(|_| row.get()).collect(),
+    )
+}
+
+pub fn due(db: &Db, _walks: &Walks) -> Result<Option<i64>> {
+    times(db).map(earliest)
+}
+
+pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
+    let times = times(tx)?;
+    let is_due = |at: &Option<i64>| at.is_some_and(|at| at <= tx.now_ms);
+    let count = times.iter().filter(|at| is_due(at)).count();
+    let mut outcome = Batch::Done;
+    for (remove, _) in KINDS.iter().zip(&times).filter(|(_, at)| is_due(at)) {
+        if remove(tx, work, SHARED_UNITS / count as i64)? == Batch::More {
+            outcome = Batch::More;
+        }
+    }
+    Ok(outcome)
+}
+
+/// Effects first: an operation may have one for each machine.
+fn operations(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
+    let limit = units / 2 / ROW_UNITS;
+    let settled = tx.query(
+        "SELECT team_id, id
+           FROM operations
+          WHERE settled_at <= ?1
+          ORDER BY settled_at
+          LIMIT ?2",
+        params![tx.now_ms - SETTLED_AGE_MS, limit],
+        |row| Ok((row.get::<TeamId>()?, row.get::<String>()?)),
+    )?;
+    let keys = json(&settled)?;
+    let effects = tx.execute_counted(
+        "DELETE FROM native_effects
+          WHERE rowid IN (
+                SELECT e.rowid
+                  FROM json_each(?1) AS o
+                 CROSS JOIN native_effects AS e
+                    ON e.team_id = o.value ->> 0 AND e.operation_id = o.value ->> 1
+                 LIMIT ?2)",
+        params![&keys, limit],
+    )?;
+    work.removed("effects", effects);
+    if effects == limit.unsigned_abs() {
+        return Ok(Batch::More);
+    }
+    let count = tx.execute_counted(
+        "DELETE FROM operations
+          WHERE (team_id, id) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1))",
+        params![&keys],
+    )?;
+    work.removed("settled", count);
+    Ok(Batch::more_if(settled.len() as i64 == limit))
+}
+
+fn remove(
+    tx: &Tx,
+    work: &mut Work,
+    kind: &'static str,
+    units: i64,
+    delete: &'static str,
+) -> Result<Batch> {
+    let limit = units / ROW_UNITS;
+    let count = tx.execute_counted(delete, params![tx.now_ms - SETTLED_AGE_MS, limit])?;
+    work.removed(kind, count);
+    Ok(Batch::more_if(count == limit.unsigned_abs()))
+}
+
+fn attachments(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
+    remove(
+        tx,
+        work,
+        "settled",
+        units,
+        "DELETE FROM attachments
+          WHERE rowid IN (
+                SELECT rowid FROM attachments WHERE settled_at <= ?1 ORDER BY settled_at LIMIT ?2)",
+    )
+}
+
+fn expired_credentials(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
+    remove(
+        tx,
+        work,
+        "credentials",
+        units,
+        "DELETE FROM credentials
+          WHERE id IN (
+                SELECT id FROM credentials WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2)",
+    )
+}
+
+fn revoked_credentials(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
+    remove(
+        tx,
+        work,
+        "credentials",
+        units,
+        "DELETE FROM credentials
+          WHERE id IN (
+                SELECT id FROM credentials WHERE revoked_at <= ?1 ORDER BY revoked_at LIMIT ?2)",
+    )
+}
+
+/// A trigger releases the uploads that each names.
+fn continuations(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
+    let limit = units / ROW_UNITS / 2;
+    let settled = tx.query(
+        "SELECT rowid, octet_length(value_json), json_array_length(upload_ids_json)
+           FROM continuations
+          WHERE settled_at <= ?1
+          ORDER BY settled_at
+          LIMIT ?2",
+        params![tx.now_ms - SETTLED_AGE_MS, limit],
+        |row| {
+            let (row_id, octets, refs): (i64, i64, i64) = (row.get()?, row.get()?, row.get()?);
+            Ok((row_id, octets, CONTINUATION_UNITS + REF_UNITS * refs.unsigned_abs()))
+        },
+    )?;
+    let count = settled.len();
+    let taken = work.take_weighed(tx, settled);
+    if taken.is_empty() {
+        return Ok(Batch::more_if(count > 0));
+    }
+    tx.execute(
+        "DELETE FROM continuations WHERE rowid IN (SELECT value FROM json_each(?1))",
+        params![&json(&taken)?],
+    )?;
+    work.removed("settled", taken.len() as u64);
+    Ok(Batch::more_if(taken.len() < count || count as i64 == limit))
+}
