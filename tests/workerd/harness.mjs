@@ -140,17 +140,23 @@ class Plane {
   /** As `api`, but resolves with the Response, its body unread: for streams and bytes. */
   fetch(method, path, { token, body, headers = {}, now, signal } = {}) {
     const raw = body === undefined || typeof body === 'string' || ArrayBuffer.isView(body);
-    return fetch(new URL(path, this.url), {
-      method,
-      body: raw ? body : JSON.stringify(body),
-      headers: {
-        ...(raw && typeof body !== 'string' ? {} : { 'content-type': 'application/json' }),
-        ...(token ? { authorization: `Bearer ${token}` } : {}),
-        ...(now === undefined ? {} : { 'x-test-now-ms': String(now) }),
-        ...headers,
-      },
-      redirect: 'manual',
-      signal,
+    const send = () =>
+      fetch(new URL(path, this.url), {
+        method,
+        body: raw ? body : JSON.stringify(body),
+        headers: {
+          ...(raw && typeof body !== 'string' ? {} : { 'content-type': 'application/json' }),
+          ...(token ? { authorization: `Bearer ${token}` } : {}),
+          ...(now === undefined ? {} : { 'x-test-now-ms': String(now) }),
+          ...headers,
+        },
+        redirect: 'manual',
+        signal,
+      });
+    // A refusal that leaves the body unread ends its connection; the pool may still hand it out.
+    return send().catch((error) => {
+      if (!['UND_ERR_SOCKET', 'ECONNRESET', 'EPIPE'].includes(error.cause?.code)) throw error;
+      return send();
     });
   }
 
