@@ -7,6 +7,9 @@ pub const DAY_MS: i64 = 24 * HOUR_MS;
 
 /// The largest integer that JSON clients and the platform carry exactly.
 pub const SAFE_INTEGER_MAX: i64 = (1 << 53) - 1;
+/// The same, as the platform carries it.
+#[allow(clippy::cast_precision_loss)] // It is the largest that loses nothing.
+pub const SAFE_INTEGER_MAX_F64: f64 = SAFE_INTEGER_MAX as f64;
 
 // Requests.
 pub const JSON_BYTES_MAX: usize = 1 << 20;

@@ -5,6 +5,7 @@
 //! a write's undrained cursor fails the commit, a read's makes the next use of its text slow.
 use super::{Cell as Column, Cost, Driver, Rows, Value};
 use crate::error::{Error, Result};
+use crate::limits::SAFE_INTEGER_MAX_F64;
 use js_sys::{Array, ArrayBuffer, JsString, Uint8Array};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -129,10 +130,10 @@ fn columns(rows: &Array) -> JsResult<Rows> {
     Ok(out)
 }
 
-#[allow(clippy::cast_possible_truncation)] // Checked to be whole and small.
+#[allow(clippy::cast_possible_truncation)] // Checked to be whole and safe.
 fn column(value: &JsValue) -> JsResult<Column> {
     if let Some(x) = value.as_f64() {
-        let whole = x.fract() == 0.0 && x.abs() < 9e15;
+        let whole = x.fract() == 0.0 && x.abs() <= SAFE_INTEGER_MAX_F64;
         return Ok(if whole { Column::Int(x as i64) } else { Column::Real(x) });
     }
     if let Some(text) = value.as_string() {

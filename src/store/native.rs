@@ -1,6 +1,7 @@
 //! The driver under `cargo test`: bundled SQLite, set up as workerd sets it up, and stricter.
 use super::{Cell as Column, Cost, Driver, Rows, Value};
 use crate::error::{Code, Error, Result};
+use crate::limits::SAFE_INTEGER_MAX_F64;
 use rusqlite::{Connection, StatementStatus, limits::Limit, types::ValueRef};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -126,8 +127,8 @@ fn column(value: ValueRef) -> Column {
         ValueRef::Null => Column::Null,
         ValueRef::Integer(n) => Column::Int(n),
         // workerd cannot tell 5.0 from 5 once it is a JS number.
-        #[allow(clippy::cast_possible_truncation)] // Asserted to be whole and small.
-        ValueRef::Real(x) if x.fract() == 0.0 && x.abs() < 9e15 => Column::Int(x as i64),
+        #[allow(clippy::cast_possible_truncation)] // Checked to be whole and safe.
+        ValueRef::Real(x) if x.fract() == 0.0 && x.abs() <= SAFE_INTEGER_MAX_F64 => Column::Int(x as i64),
         ValueRef::Real(x) => Column::Real(x),
         ValueRef::Text(text) => Column::Text(String::from_utf8_lossy(text).into()),
         ValueRef::Blob(bytes) => Column::Blob(bytes.into()),
