@@ -1,5 +1,5 @@
-//! The Durable Objects: the only async code. [`Team`] holds teams, [`directory::Directory`] says which there
-//! are. An event opens the store, calls the core and acts on what it answers.
+//! The Durable Objects: the only async code. [`Team`] holds teams, [`directory::Directory`] says
+//! which there are. An event opens the store, calls the core and acts on what it answers.
 mod alarm;
 mod clock;
 pub mod config;
