@@ -288,6 +288,9 @@ impl World {
         }
         let got = self.team.fill(&token, &capture, &sent);
         let session = got.data(200)["session_id"].as_str().unwrap().to_owned();
+        if got.data(200)["unchanged"] == true {
+            return;
+        }
         self.contents.insert(session.clone(), content);
         self.origins.insert((publisher, native), session);
     }
