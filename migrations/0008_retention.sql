@@ -55,8 +55,9 @@ CREATE TRIGGER teams_retention_changed AFTER UPDATE OF retention_json ON teams
 WHEN NEW.retention_json <> OLD.retention_json
 BEGIN
     INSERT INTO retention_due (team_id, step, due_at)
-    VALUES (NEW.id, 'events', 0), (NEW.id, 'presence', 0), (NEW.id, 'journal', 0),
-           (NEW.id, 'deliveries', 0), (NEW.id, 'sessions', 0)
+    SELECT NEW.id, value, 0
+      FROM json_each('["events","presence","journal","deliveries","sessions"]')
+     WHERE true
     ON CONFLICT (team_id, step) DO UPDATE SET due_at = 0;
 END;
 -- A wipe walks the event log from its beginning.

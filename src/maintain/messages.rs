@@ -7,7 +7,6 @@
 use super::work::{AT_ONCE, Batch, Walks, Work, json};
 use crate::error::Result;
 use crate::ids::{SessionId, TeamId};
-use crate::limits::UNTIL_OPEN;
 use crate::params;
 use crate::store::{Db, Tx};
 
@@ -72,12 +71,12 @@ fn first(tx: &Tx) -> Result<Option<Queued>> {
                 coalesce((SELECT min(v.revision)
                             FROM session_versions AS v
                            WHERE v.team_id = q.team_id AND v.session_id = q.session_id
-                             AND v.revision > q.revision), ?1)
+                             AND v.revision > q.revision), 9007199254740990)
            FROM message_prune_queue AS q
           WHERE q.team_id > ''
           ORDER BY q.team_id, q.session_id, q.revision
           LIMIT 1",
-        params![UNTIL_OPEN - 1],
+        params![],
         |row| {
             Ok(Queued {
                 team_id: row.get()?,

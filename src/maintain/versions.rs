@@ -14,7 +14,8 @@ use crate::params;
 use crate::store::{Db, Tx};
 
 /// Looking at a version costs 4 units: itself, its captured row, its last pin, its place.
-const EXAMINED_MAX: usize = 50;
+const EXAMINED_MAX: usize = 16;
+const WINDOW_UNITS: u64 = 4 * EXAMINED_MAX as u64 + VERSION_UNITS + 40;
 /// Removing one costs about 20 and 8 for each artifact.
 const VERSION_UNITS: u64 = 20;
 const ARTIFACT_UNITS: u64 = 8;
@@ -55,25 +56,11 @@ pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
         row.after_revision = row.after_revision.min(held_revision - 1);
         (row.held_revision, row.held_until) = (None, None);
     }
-    let versions = examine(tx, &row)?;
-    let needless = |version: &Version| {
-        version.revision != row.current && (!version.is_captured || version.revision < row.captured)
-    };
-    let full = versions.len() == EXAMINED_MAX;
-    let going = versions.iter().filter(|v| v.pinned_until.is_none() && needless(v));
-    let going = going.map(|version| version.revision).collect::<Vec<_>>();
-    let taken = remove(tx, work, &row, &going)?;
-    // What comes behind the first that did not fit is looked at again.
-    let end = going.get(taken).copied().unwrap_or(SAFE_INTEGER_MAX);
-    for version in versions.iter().take_while(|version| version.revision < end) {
-        row.after_revision = row.after_revision.max(version.revision);
-        if let Some(until) = version.pinned_until.filter(|_| needless(version)) {
-            row.held_revision =
-                row.held_revision.min(Some(version.revision)).or(Some(version.revision));
-            row.held_until = row.held_until.min(Some(until)).or(Some(until));
-        }
+    let mut more = true;
+    while more && work.has_room(tx, WINDOW_UNITS) {
+        more = window(tx, work, &mut row)?;
     }
-    if full || taken < going.len() {
+    if more {
         set(tx, &row, tx.now_ms)?;
     } else if let Some(until) = row.held_until {
         set(tx, &row, until)?;
@@ -85,6 +72,29 @@ pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
         )?;
     }
     Ok(Batch::More)
+}
+
+/// Looks at the next versions, removes what nobody needs, and says whether there are more.
+fn window(tx: &Tx, work: &mut Work, row: &mut Queued) -> Result<bool> {
+    let versions = examine(tx, row)?;
+    let (current, captured) = (row.current, row.captured);
+    let needless = |version: &Version| {
+        version.revision != current && (!version.is_captured || version.revision < captured)
+    };
+    let going = versions.iter().filter(|v| v.pinned_until.is_none() && needless(v));
+    let going = going.map(|version| version.revision).collect::<Vec<_>>();
+    let taken = remove(tx, work, row, &going)?;
+    // What comes behind the first that did not fit is looked at again.
+    let end = going.get(taken).copied().unwrap_or(SAFE_INTEGER_MAX);
+    for version in versions.iter().take_while(|version| version.revision < end) {
+        row.after_revision = row.after_revision.max(version.revision);
+        if let Some(until) = version.pinned_until.filter(|_| needless(version)) {
+            row.held_revision =
+                Some(row.held_revision.map_or(version.revision, |held| held.min(version.revision)));
+            row.held_until = Some(row.held_until.map_or(until, |held| held.min(until)));
+        }
+    }
+    Ok(versions.len() == EXAMINED_MAX || taken < going.len())
 }
 
 fn first(tx: &Tx) -> Result<Option<Queued>> {

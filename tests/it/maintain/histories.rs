@@ -141,7 +141,7 @@ impl World {
     /// Age deletes sessions too.
     fn forget_deleted(&mut self) {
         let alive = self.team.lines("SELECT id FROM sessions WHERE deleted_at IS NULL");
-        let is_alive = |id: &String| alive.contains(&format!("Text({id:?})"));
+        let is_alive = |id: &String| alive.contains(id);
         self.contents.retain(|id, _| is_alive(id));
         self.origins.retain(|_, id| is_alive(id));
     }
@@ -288,6 +288,9 @@ impl World {
         }
         let got = self.team.fill(&token, &capture, &sent);
         let session = got.data(200)["session_id"].as_str().unwrap().to_owned();
+        if got.data(200)["unchanged"] == true {
+            return;
+        }
         self.contents.insert(session.clone(), content);
         self.origins.insert((publisher, native), session);
     }
@@ -381,7 +384,7 @@ impl World {
               WHERE v.session_id = s.id AND v.revision < s.revision AND s.deleted_at IS NULL",
         );
         if let Some(path) = self.random.pick(&versions) {
-            let path = path.trim_start_matches("Text(\"").trim_end_matches("\")").to_owned();
+            let path = path.clone();
             self.team.sql(&format!(
                 "INSERT INTO session_grants
                      (team_id, session_id, subject_kind, subject_id, access, created_at)
@@ -404,8 +407,6 @@ impl World {
         for _ in 0..1 + self.random.below(12) {
             let Some(pair) = self.random.pick(&pairs) else { break };
             let (session, revision) = pair.split_once(' ').unwrap();
-            let session = session.trim_start_matches("Text(\"").trim_end_matches("\")");
-            let revision = revision.trim_start_matches("Integer(").trim_end_matches(')');
             snapshot.push(json!([session, revision.parse::<i64>().unwrap()]));
             if self.random.chance(20) {
                 snapshot.push(Json::Null);

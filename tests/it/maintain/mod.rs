@@ -44,19 +44,31 @@ impl Team {
         self.driver.connection().execute_batch(sql).unwrap_or_else(|e| panic!("{e} in: {sql}"));
     }
 
-    /// Rows as text, one a line.
+    /// Rows as text, their columns separated by a space.
     #[track_caller]
     pub fn lines(&self, sql: &str) -> Vec<String> {
         let connection = self.driver.connection();
         let mut statement = connection.prepare(sql).unwrap_or_else(|e| panic!("{e} in: {sql}"));
         let width = statement.column_count();
         let rows = statement.query_map([], |row| {
-            (0..width)
-                .map(|at| row.get::<_, Value>(at).map(|value| format!("{value:?}")))
-                .collect::<Result<Vec<_>, _>>()
+            let cells = (0..width).map(|at| row.get(at).map(plain));
+            cells.collect::<Result<Vec<_>, _>>()
         });
-        rows.expect("the query runs")
-            .map(|row| row.map(|cells| cells.join(" ")).expect("a row is read"))
-            .collect()
+        rows.expect("the query runs").map(|row| row.expect("a row is read").join(" ")).collect()
     }
+}
+
+fn plain(value: Value) -> String {
+    match value {
+        Value::Null => "NULL".into(),
+        Value::Integer(n) => n.to_string(),
+        Value::Real(x) => x.to_string(),
+        Value::Text(text) => text,
+        Value::Blob(bytes) => teamplane::ids::hex(&bytes),
+    }
+}
+
+/// The beginning of a statement that has numbers from 1 as `n.i`.
+pub fn numbers(count: u64) -> String {
+    format!("WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})")
 }
