@@ -128,7 +128,9 @@ fn column(value: ValueRef) -> Column {
         ValueRef::Integer(n) => Column::Int(n),
         // workerd cannot tell 5.0 from 5 once it is a JS number.
         #[allow(clippy::cast_possible_truncation)] // Checked to be whole and safe.
-        ValueRef::Real(x) if x.fract() == 0.0 && x.abs() <= SAFE_INTEGER_MAX_F64 => Column::Int(x as i64),
+        ValueRef::Real(x) if x.fract() == 0.0 && x.abs() <= SAFE_INTEGER_MAX_F64 => {
+            Column::Int(x as i64)
+        }
         ValueRef::Real(x) => Column::Real(x),
         ValueRef::Text(text) => Column::Text(String::from_utf8_lossy(text).into()),
         ValueRef::Blob(bytes) => Column::Blob(bytes.into()),

@@ -303,7 +303,7 @@ fn a_removed_member_takes_along_all_they_reached_the_team_by() {
              VALUES ('{t}', 'effect_1', 'operation_1', '{own}', 'pending', '{{}}', 0),
                     ('{t}', 'effect_2', 'operation_2', '{own}', 'succeeded', '{{}}', 0);
          INSERT INTO machine_presence VALUES ('{t}', '{own}', 1, NULL, 0);
-         INSERT INTO machine_presence_cursors VALUES ('{t}', 0, 1)",
+         INSERT INTO machine_presence_cursors (team_id, pruned_through, linked) VALUES ('{t}', 0, 1)",
         own = own.machine_id,
         others = others.machine_id,
         source = own.source_id,

@@ -83,7 +83,10 @@ fn every_migration_is_listed_in_order() {
 
 #[test]
 fn every_route_is_called_by_a_test() {
-    let tests: String = files("tests", "s").into_values().collect();
+    let tests: String = files("tests", "s")
+        .into_values()
+        .chain(files("tests/vectors", ".json").into_values())
+        .collect();
     for route in ROUTES {
         let literal = route.path.rsplit('/').find(|part| !part.starts_with('{'));
         let called = literal.is_none_or(|part| tests.contains(&format!("/{part}")));
