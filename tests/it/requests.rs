@@ -1,0 +1,134 @@
+//! What every request goes through before its handler: rate, media type, size, fullness.
+use crate::capture::messages;
+use crate::team::Team;
+use serde_json::json;
+use teamplane::limits::{DAY_MS, JSON_BYTES_MAX, MACHINE_TOKEN_AGE_MS, PART_BYTES_MAX};
+
+#[test]
+fn a_token_may_burst_and_then_waits_for_its_rate() {
+    let mut team = Team::new();
+    team.config.rate_limit_per_s = 5;
+    let laptop = team.publisher("laptop");
+    for n in 0..10 {
+        assert_eq!(team.get(&team.owner, "").status, 200, "request {n}");
+    }
+    let refused = team.get(&team.owner, "");
+    assert_eq!(refused.refusal(), (429, "rate_limited", ""));
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    // Another token has its own.
+    assert_eq!(team.get(&laptop.token, "").status, 200);
+    team.advance(199);
+    assert_eq!(team.get(&team.owner, "").status, 429);
+    team.advance(1);
+    assert_eq!(team.get(&team.owner, "").status, 200);
+    assert_eq!(team.get(&team.owner, "").status, 429);
+    team.advance(DAY_MS);
+    for _ in 0..10 {
+        assert_eq!(team.get(&team.owner, "").status, 200);
+    }
+    assert_eq!(team.get(&team.owner, "").status, 429);
+}
+
+#[test]
+fn a_part_takes_a_tenth_of_a_request() {
+    let mut team = Team::new();
+    let laptop = team.publisher("laptop");
+    let capture = team.begin(&laptop.token, json!({ "harness": "codex", "native_id": "n1" }));
+    team.config.rate_limit_per_s = 1;
+    team.advance(10_000);
+    let body = json!({ "messages": messages(0, 1, "a") }).to_string();
+    let put = || team.put(&laptop.token, &format!("/captures/{capture}/parts/0"), &body).status;
+    for n in 0..20 {
+        assert_eq!(put(), 204, "part {n}");
+    }
+    assert_eq!(put(), 429);
+}
+
+#[test]
+fn refusals_come_in_their_order() {
+    let mut team = Team::new();
+    team.config.rate_limit_per_s = 1;
+    let text = [("content-type", "text/plain")];
+    let large = vec![b'x'; JSON_BYTES_MAX + 1];
+    let post = |token: &str, headers: &[(&'static str, &str)], body: &[u8]| {
+        let got = team.send(token, "POST", "/members", headers, Some(body));
+        (got.status, got.json["error"]["code"].as_str().unwrap_or_default().to_owned())
+    };
+    assert_eq!(post("", &text, &large).0, 401);
+    team.get(&team.owner, "");
+    team.get(&team.owner, "");
+    assert_eq!(post(&team.owner, &text, &large).0, 429);
+    team.advance(60_000);
+    assert_eq!(post(&team.owner, &text, &large).0, 415);
+    team.advance(60_000);
+    assert_eq!(post(&team.owner, &[], &large).0, 413);
+    team.advance(60_000);
+    assert_eq!(post(&team.owner, &[], b"\xff"), (400, "invalid_json".into()));
+    team.advance(60_000);
+    assert_eq!(post(&team.owner, &[], b"{\"name\":1}"), (400, "invalid_request".into()));
+    team.advance(60_000);
+    let json = [("content-type", "Application/JSON; charset=utf-8")];
+    assert_eq!(post(&team.owner, &json, b"{\"name\":\"x\",\"role\":\"member\"}").0, 201);
+}
+
+#[test]
+fn deeply_nested_json_is_refused_and_harms_nobody() {
+    let team = Team::new();
+    let body = format!("{{\"name\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    let got = team.send(&team.owner, "POST", "/members", &[], Some(body.as_bytes()));
+    assert_eq!(got.status, 400);
+    assert_eq!(team.get(&team.owner, "").status, 200);
+}
+
+#[test]
+fn a_part_of_the_largest_size_is_read() {
+    let team = Team::new();
+    let laptop = team.publisher("laptop");
+    let capture = team.begin(&laptop.token, json!({ "harness": "codex", "native_id": "n1" }));
+    let put = |bytes: usize| {
+        let head = r#"{"messages":[]}"#.len();
+        let body = format!(r#"{{"messages":[{}]}}"#, " ".repeat(bytes - head));
+        team.put(&laptop.token, &format!("/captures/{capture}/parts/0"), &body).status
+    };
+    assert_eq!(put(PART_BYTES_MAX + 1), 413);
+    assert_eq!(put(PART_BYTES_MAX), 204);
+}
+
+#[test]
+fn from_95_percent_on_only_what_grows_the_store_is_refused() {
+    let mut team = Team::new();
+    let laptop = team.publisher("laptop");
+    let id = team.publish(&laptop.token, "n1", &messages(0, 1, "a"))["session_id"].clone();
+    team.config.store_bytes_max = 1_000;
+    let begin = json!({ "harness": "codex", "native_id": "n2" });
+    assert_eq!(team.post(&laptop.token, "/captures", begin).refusal(), (507, "storage_full", ""));
+    assert_eq!(team.get(&laptop.token, "/sessions").status, 200);
+    let path = format!("/sessions/{}", id.as_str().unwrap());
+    let custodian = team.post(&team.owner, "/members", json!({ "name": "x", "role": "member" }));
+    assert_eq!(custodian.status, 507);
+    let beat = json!({ "incarnation_id": "i", "sequence": 1, "bindings": [], "roots": [] });
+    let beat =
+        team.post(&laptop.token, &format!("/machines/{}/heartbeat", laptop.machine_id), beat);
+    assert_eq!(beat.status, 200, "{}", beat.json);
+    assert_eq!(team.get(&laptop.token, &path).status, 200);
+    assert_eq!(team.post(&team.owner, "/maintain", json!({})).status, 200);
+}
+
+#[test]
+fn a_token_is_good_until_its_last_millisecond_and_only_as_it_is() {
+    let team = Team::new();
+    let laptop = team.publisher("laptop");
+    let mut wrong = laptop.token.clone();
+    let last = if wrong.pop() == Some('0') { '1' } else { '0' };
+    wrong.push(last);
+    let as_user = laptop.token.replace("tp_machine", "tp_user");
+    for token in [wrong.as_str(), as_user.as_str(), "", "tp_user_1_2_3", "nonsense"] {
+        let got = team.get(token, "");
+        assert_eq!(got.refusal(), (401, "unauthenticated", ""), "{token}");
+        assert_eq!(got.header("www-authenticate"), Some("Bearer"));
+    }
+    team.advance(MACHINE_TOKEN_AGE_MS - 1);
+    assert_eq!(team.get(&laptop.token, "").status, 200);
+    team.advance(1);
+    assert_eq!(team.get(&laptop.token, "").status, 401);
+}
