@@ -30,9 +30,9 @@ pub fn pass_due_at(db: &Db) -> Result<Option<i64>> {
     let mut times = Vec::with_capacity(STEPS.len());
     for step in STEPS {
         let due = (step.due)(db, &walks)?.filter(|at| *at < SAFE_INTEGER_MAX);
-        // What is overdue already, a pass has tried in vain: it waits like the others.
-        let is_exact = step.prompt && due.is_some_and(|at| at > db.now_ms);
-        times.push(if is_exact { due } else { due.map(|at| at.max(not_before)) });
+        // What was due before the last pass has been tried in vain: it waits like the others.
+        let is_new = step.prompt && due.is_some_and(|at| at > not_before - PASS_WAIT_MS);
+        times.push(if is_new { due } else { due.map(|at| at.max(not_before)) });
     }
     Ok(earliest(times))
 }

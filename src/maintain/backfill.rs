@@ -19,6 +19,7 @@ struct Walk {
 /// Versions may be pinned by cursors that the triggers did not see.
 const CURSORS: &str = "cursor_pins";
 
+#[allow(clippy::unnecessary_wraps)] // As of every step.
 pub fn due(_db: &Db, walks: &Walks) -> Result<Option<i64>> {
     let times = walks
         .open()

@@ -45,7 +45,7 @@ pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
                   FROM json_each(?1) AS d
                  CROSS JOIN app_webhook_attempts AS a ON a.delivery_id = d.value
                  LIMIT ?2)",
-        params![&ids, ATTEMPTS_MAX as i64],
+        params![&ids, ATTEMPTS_MAX],
     )?;
     work.removed("delivery_attempts", attempts);
     if attempts == ATTEMPTS_MAX {

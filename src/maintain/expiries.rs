@@ -10,15 +10,15 @@ use crate::params;
 use crate::store::{Db, Tx};
 
 /// What the kinds that are due share.
-const SHARED_UNITS: i64 = 400;
+const SHARED_UNITS: u64 = 400;
 /// A row is found by its time, found by its key, deleted.
-const ROW_UNITS: i64 = 3;
-const PIN_UNITS: i64 = 4;
+const ROW_UNITS: u64 = 3;
+const PIN_UNITS: u64 = 4;
 /// With up to 40 KB of snapshot.
-const CURSOR_UNITS: i64 = 14;
+const CURSOR_UNITS: u64 = 14;
 
 /// Removes up to so many units' worth of a kind.
-type Remove = fn(&Tx, &mut Work, i64) -> Result<Batch>;
+type Remove = fn(&Tx, &mut Work, u64) -> Result<Batch>;
 const KINDS: [Remove; 7] =
     [idempotency, global_idempotency, codes, notes, global_cursors, cursors, journal];
 
@@ -44,10 +44,10 @@ pub fn due(db: &Db, _walks: &Walks) -> Result<Option<i64>> {
 pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
     let times = times(tx)?;
     let is_due = |at: &Option<i64>| at.is_some_and(|at| at <= tx.now_ms);
-    let count = times.iter().filter(|at| is_due(at)).count();
+    let count = times.iter().filter(|at| is_due(at)).count() as u64;
     let mut outcome = Batch::Done;
     for (remove, _) in KINDS.iter().zip(&times).filter(|(_, at)| is_due(at)) {
-        if remove(tx, work, SHARED_UNITS / count as i64)? == Batch::More {
+        if remove(tx, work, SHARED_UNITS / count)? == Batch::More {
             outcome = Batch::More;
         }
     }
@@ -58,16 +58,16 @@ fn expire(
     tx: &Tx,
     work: &mut Work,
     kind: &'static str,
-    units: i64,
+    units: u64,
     delete: &'static str,
 ) -> Result<Batch> {
     let limit = units / ROW_UNITS;
     let count = tx.execute_counted(delete, params![tx.now_ms, limit])?;
     work.removed(kind, count);
-    Ok(Batch::more_if(count == limit.unsigned_abs()))
+    Ok(Batch::more_if(count == limit))
 }
 
-fn idempotency(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
+fn idempotency(tx: &Tx, work: &mut Work, units: u64) -> Result<Batch> {
     expire(
         tx,
         work,
@@ -79,7 +79,7 @@ fn idempotency(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
     )
 }
 
-fn global_idempotency(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
+fn global_idempotency(tx: &Tx, work: &mut Work, units: u64) -> Result<Batch> {
     expire(
         tx,
         work,
@@ -95,7 +95,7 @@ fn global_idempotency(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
     )
 }
 
-fn codes(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
+fn codes(tx: &Tx, work: &mut Work, units: u64) -> Result<Batch> {
     expire(
         tx,
         work,
@@ -111,7 +111,7 @@ fn codes(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
     )
 }
 
-fn notes(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
+fn notes(tx: &Tx, work: &mut Work, units: u64) -> Result<Batch> {
     let limit = units / ROW_UNITS;
     let count = tx.execute_counted(
         "DELETE FROM capture_expiries
@@ -124,10 +124,10 @@ fn notes(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
         params![tx.now_ms - CAPTURE_EXPIRY_AGE_MS, limit],
     )?;
     work.removed("expiries", count);
-    Ok(Batch::more_if(count == limit.unsigned_abs()))
+    Ok(Batch::more_if(count == limit))
 }
 
-fn global_cursors(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
+fn global_cursors(tx: &Tx, work: &mut Work, units: u64) -> Result<Batch> {
     let limit = units / CURSOR_UNITS;
     let count = tx.execute_counted(
         "DELETE FROM global_cursors
@@ -136,18 +136,18 @@ fn global_cursors(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
         params![tx.now_ms, limit],
     )?;
     work.removed("cursors", count);
-    Ok(Batch::more_if(count == limit.unsigned_abs()))
+    Ok(Batch::more_if(count == limit))
 }
 
 /// Pins first: a cursor may have 500.
-fn cursors(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
+fn cursors(tx: &Tx, work: &mut Work, units: u64) -> Result<Batch> {
     let (cursors_max, pins_max) = (units / 2 / CURSOR_UNITS, units / 2 / PIN_UNITS);
     let ids = tx.query(
         "SELECT id FROM cursors WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2",
         params![tx.now_ms, cursors_max],
         |row| row.get::<String>(),
     )?;
-    let full = ids.len() as i64 == cursors_max;
+    let full = ids.len() as u64 == cursors_max;
     let ids = json(&ids)?;
     let pins = tx.execute_counted(
         "DELETE FROM cursor_pins
@@ -159,7 +159,7 @@ fn cursors(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
         params![&ids, pins_max],
     )?;
     work.removed("cursor_pins", pins);
-    if pins == pins_max.unsigned_abs() {
+    if pins == pins_max {
         return Ok(Batch::More);
     }
     let count = tx.execute_counted(
@@ -170,7 +170,7 @@ fn cursors(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
     Ok(Batch::more_if(full))
 }
 
-fn journal(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
+fn journal(tx: &Tx, work: &mut Work, units: u64) -> Result<Batch> {
     let Some(due) = retention::first(tx, "journal")? else { return Ok(Batch::Done) };
     let Some(retention) = &due.retention else {
         due.set(tx, None)?;

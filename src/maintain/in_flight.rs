@@ -39,21 +39,21 @@ pub fn captures(tx: &Tx, work: &mut Work) -> Result<Batch> {
     }
     // The rows come in the captures' order, so only the last one's may be missing some.
     let counted = tx.query(
-        "SELECT c.key
+        "SELECT c.value ->> 1
            FROM json_each(?1) AS c
           CROSS JOIN upload_refs AS r
              ON r.team_id = c.value ->> 0 AND r.holder = 'p:' || (c.value ->> 1)
           LIMIT ?2",
         params![&json(&expired)?, REFS_MAX],
-        |row| row.get::<i64>(),
+        |row| row.get::<String>(),
     )?;
     let mut left = REF_UNITS * REFS_MAX as u64;
     let mut taken = 0;
-    for index in 0..expired.len() {
-        let refs = counted.iter().filter(|&&at| at == index as i64).count();
-        let cut = counted.len() == REFS_MAX && counted.last() == Some(&(index as i64));
+    for (_, id, _) in &expired {
+        let refs = counted.iter().filter(|&of| of == id).count();
+        let cut = counted.len() == REFS_MAX && counted.last() == Some(id);
         let needed = CAPTURE_UNITS + REF_UNITS * refs as u64;
-        if index > 0 && (cut || needed > left) {
+        if taken > 0 && (cut || needed > left) {
             break;
         }
         left = left.saturating_sub(needed);

@@ -27,7 +27,7 @@ pub mod runner;
 mod sessions;
 mod settled;
 pub mod storage;
-mod teams;
+pub mod teams;
 mod uploads;
 mod versions;
 mod work;

@@ -61,6 +61,13 @@ impl Outcome {
     }
 }
 
+#[derive(Clone, Copy)]
+enum Known {
+    Unknown,
+    /// Nothing where nothing can be.
+    DueAt(Option<i64>),
+}
+
 enum Phase {
     /// The step whose first batch is next.
     First(usize),
@@ -74,8 +81,8 @@ pub struct Pass {
     /// The step at which sharing begins.
     begin: usize,
     octets: u64,
-    /// When each step is next due, where that is known since anything was changed.
-    due: [Option<Option<i64>>; STEP_COUNT],
+    /// What is known since anything was changed of when each step is next due.
+    due: [Known; STEP_COUNT],
     ran: bool,
     changed: bool,
     /// The step at which the budget ran out.
@@ -90,7 +97,7 @@ impl Pass {
             phase: Phase::First(0),
             begin: 0,
             octets: 0,
-            due: [None; STEP_COUNT],
+            due: [Known::Unknown; STEP_COUNT],
             ran: false,
             changed: false,
             cut_at: None,
@@ -154,7 +161,7 @@ impl Pass {
             Phase::First(index) if index < STEP_COUNT => Some(index),
             Phase::First(_) if !self.ran => None,
             Phase::First(_) => {
-                self.begin = self.first_shared(db);
+                self.begin = first_shared(db);
                 self.phase = Phase::Shared { place: 0, changed: false };
                 self.next(db, spent_in_slice)
             }
@@ -178,27 +185,18 @@ impl Pass {
         }
     }
 
-    fn first_shared(&self, db: &Db) -> usize {
-        let name = db
-            .query_optional("SELECT next_step FROM maintain_state WHERE id = 1", params![], |row| {
-                row.get::<String>()
-            })
-            .unwrap_or_default();
-        STEPS.iter().position(|step| Some(step.name) == name.as_deref()).unwrap_or(0)
-    }
-
     fn is_due(&mut self, db: &Db, index: usize, walks: &Walks) -> bool {
         let step = &STEPS[index];
         if self.outcome.failed.contains(&step.name) {
             return false;
         }
         let due = match self.due[index] {
-            Some(due) => Ok(due),
-            None => (step.due)(db, walks),
+            Known::DueAt(due) => Ok(due),
+            Known::Unknown => (step.due)(db, walks),
         };
         match due {
             Ok(due) => {
-                self.due[index] = Some(due);
+                self.due[index] = Known::DueAt(due);
                 due.is_some_and(|at| at <= db.now_ms)
             }
             Err(error) => {
@@ -217,11 +215,11 @@ impl Pass {
         self.outcome.largest_batch = self.outcome.largest_batch.max(work.spent(db));
         *octets += work.octets();
         self.ran = true;
-        self.due = [None; STEP_COUNT];
+        self.due = [Known::Unknown; STEP_COUNT];
         match outcome {
             Ok(batch) => {
                 if batch == Batch::More {
-                    self.due[index] = Some(Some(AT_ONCE));
+                    self.due[index] = Known::DueAt(Some(AT_ONCE));
                 }
                 for (kind, count) in work.into_removed() {
                     *self.outcome.removed.entry(kind).or_default() += count;
@@ -276,7 +274,7 @@ impl Pass {
     fn finish(&mut self, db: &Db, walks: &Walks) {
         let mut is_due = false;
         if self.ran {
-            self.due = [None; STEP_COUNT];
+            self.due = [Known::Unknown; STEP_COUNT];
         }
         for index in 0..STEP_COUNT {
             is_due |= self.is_due(db, index, walks);
@@ -319,4 +317,14 @@ impl Pass {
             migrate::store_clock(tx)
         })
     }
+}
+
+/// The step that the last pass did not come to.
+fn first_shared(db: &Db) -> usize {
+    let name = db
+        .query_optional("SELECT next_step FROM maintain_state WHERE id = 1", params![], |row| {
+            row.get::<String>()
+        })
+        .unwrap_or_default();
+    STEPS.iter().position(|step| Some(step.name) == name.as_deref()).unwrap_or(0)
 }

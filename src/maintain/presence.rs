@@ -86,11 +86,11 @@ fn events(tx: &Tx, work: &mut Work) -> Result<Batch> {
     Ok(Batch::More)
 }
 
-/// How many machines the store says are linked. When the shell holds another number of sockets, a
+/// How many machines the store says are linked; a row a team. When the shell holds another number of sockets, a
 /// reset dropped links without a close: it calls [`lose_missing`], and a pass is due.
 pub fn linked(db: &Db) -> Result<i64> {
     db.query_one(
-        "SELECT coalesce(sum(linked), 0) FROM machine_presence_cursors WHERE linked > 0",
+        "SELECT coalesce(sum(linked), 0) FROM machine_presence_cursors WHERE team_id > ''",
         params![],
         |row| row.get(),
     )
@@ -102,7 +102,7 @@ pub fn lose_missing(db: &Db, held: &BTreeSet<MachineId>) -> Result<u64> {
     db.transaction(|tx| {
         tx.execute_counted(
             "UPDATE machine_presence SET lost_at = ?2
-              WHERE linked = 1 AND lost_at IS NULL
+              WHERE team_id > '' AND linked = 1 AND lost_at IS NULL
                 AND machine_id NOT IN (SELECT value FROM json_each(?1))",
             params![&held, tx.now_ms],
         )

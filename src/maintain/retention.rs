@@ -10,7 +10,7 @@ use crate::store::{Db, Tx};
 pub struct Due {
     pub team_id: TeamId,
     step: &'static str,
-    due_at: i64,
+    was_due_at: i64,
     /// Nothing where the team is gone.
     pub retention: Option<Retention>,
     /// Whether it is being wiped or deleted.
@@ -34,11 +34,11 @@ pub fn first(tx: &Tx, step: &'static str) -> Result<Option<Due>> {
           LIMIT 1",
         params![step, tx.now_ms],
         |row| {
-            let (team_id, due_at) = (row.get()?, row.get()?);
+            let (team_id, was_due_at) = (row.get()?, row.get()?);
             let json: Option<String> = row.get()?;
             let retention = json.as_deref().map(Retention::from_column).transpose()?;
             let is_removing = row.get::<Option<bool>>()?.unwrap_or(false);
-            Ok(Due { team_id, step, due_at, retention, is_removing })
+            Ok(Due { team_id, step, was_due_at, retention, is_removing })
         },
     )
 }
@@ -47,7 +47,7 @@ impl Due {
     /// Sets when the team's turn comes again. With nothing left, the next row's insert does.
     pub fn set(&self, tx: &Tx, due_at: Option<i64>) -> Result<()> {
         match due_at {
-            Some(due_at) if due_at == self.due_at => Ok(()),
+            Some(due_at) if due_at == self.was_due_at => Ok(()),
             Some(due_at) => tx.execute(
                 "UPDATE retention_due SET due_at = ?3 WHERE team_id = ?1 AND step = ?2",
                 params![&self.team_id, self.step, due_at],

@@ -100,7 +100,7 @@ fn artifacts(tx: &Tx, work: &mut Work, team_id: &TeamId, session_id: &SessionId)
                   FROM session_artifacts
                  WHERE team_id = ?1 AND session_id = ?2
                  LIMIT ?3)",
-        params![team_id, session_id, ARTIFACTS_MAX as i64],
+        params![team_id, session_id, ARTIFACTS_MAX],
     )?;
     Ok(gone(work, count, ARTIFACTS_MAX))
 }
@@ -111,7 +111,7 @@ fn versions(tx: &Tx, work: &mut Work, team_id: &TeamId, session_id: &SessionId) 
            FROM session_versions
           WHERE team_id = ?1 AND session_id = ?2
           LIMIT ?3",
-        params![team_id, session_id, VERSIONS_MAX as i64],
+        params![team_id, session_id, VERSIONS_MAX],
         |row| Ok((row.get::<i64>()?, row.get::<i64>()?)),
     )?;
     let count = rows.len() as u64;
@@ -140,7 +140,7 @@ fn queued_versions(
                   FROM version_prune_queue
                  WHERE team_id = ?1 AND session_id = ?2
                  LIMIT ?3)",
-        params![team_id, session_id, ROWS_MAX as i64],
+        params![team_id, session_id, ROWS_MAX],
     )?;
     Ok(gone(work, count, ROWS_MAX))
 }
@@ -158,7 +158,7 @@ fn queued_messages(
                   FROM message_prune_queue
                  WHERE team_id = ?1 AND session_id = ?2
                  LIMIT ?3)",
-        params![team_id, session_id, ROWS_MAX as i64],
+        params![team_id, session_id, ROWS_MAX],
     )?;
     Ok(gone(work, count, ROWS_MAX))
 }
@@ -171,7 +171,7 @@ fn grants(tx: &Tx, work: &mut Work, team_id: &TeamId, session_id: &SessionId) ->
                   FROM session_grants
                  WHERE team_id = ?1 AND session_id = ?2
                  LIMIT ?3)",
-        params![team_id, session_id, ROWS_MAX as i64],
+        params![team_id, session_id, ROWS_MAX],
     )?;
     Ok(gone(work, count, ROWS_MAX))
 }
@@ -186,7 +186,7 @@ fn bindings(tx: &Tx, work: &mut Work, team_id: &TeamId, session_id: &SessionId) 
                   FROM bindings
                  WHERE team_id = ?1 AND session_id = ?2
                  LIMIT ?3)",
-        params![team_id, session_id, ROWS_MAX as i64],
+        params![team_id, session_id, ROWS_MAX],
     )?;
     Ok(gone(work, count, ROWS_MAX))
 }
@@ -198,7 +198,7 @@ fn origins(tx: &Tx, work: &mut Work, team_id: &TeamId, session_id: &SessionId) -
            FROM origins
           WHERE team_id = ?1 AND session_id = ?2
           LIMIT ?3",
-        params![team_id, session_id, ROWS_MAX as i64 / 2],
+        params![team_id, session_id, ROWS_MAX / 2],
         |row| Ok([row.get::<String>()?, row.get::<String>()?, row.get::<String>()?]),
     )?;
     if origins.is_empty() {

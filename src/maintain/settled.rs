@@ -7,14 +7,14 @@ use crate::limits::SETTLED_AGE_MS;
 use crate::params;
 use crate::store::{Db, Tx};
 
-const SHARED_UNITS: i64 = 400;
+const SHARED_UNITS: u64 = 400;
 /// A row with up to 4 KiB of JSON.
-const ROW_UNITS: i64 = 5;
+const ROW_UNITS: u64 = 5;
 /// A continuation that names no upload; each that it names costs 8 more, and there may be 50.
 const CONTINUATION_UNITS: u64 = 6;
 const REF_UNITS: u64 = 8;
 
-type Remove = fn(&Tx, &mut Work, i64) -> Result<Batch>;
+type Remove = fn(&Tx, &mut Work, u64) -> Result<Batch>;
 const KINDS: [Remove; 5] =
     [operations, attachments, expired_credentials, revoked_credentials, continuations];
 
@@ -37,10 +37,10 @@ pub fn due(db: &Db, _walks: &Walks) -> Result<Option<i64>> {
 pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
     let times = times(tx)?;
     let is_due = |at: &Option<i64>| at.is_some_and(|at| at <= tx.now_ms);
-    let count = times.iter().filter(|at| is_due(at)).count();
+    let count = times.iter().filter(|at| is_due(at)).count() as u64;
     let mut outcome = Batch::Done;
     for (remove, _) in KINDS.iter().zip(&times).filter(|(_, at)| is_due(at)) {
-        if remove(tx, work, SHARED_UNITS / count as i64)? == Batch::More {
+        if remove(tx, work, SHARED_UNITS / count)? == Batch::More {
             outcome = Batch::More;
         }
     }
@@ -48,7 +48,7 @@ pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
 }
 
 /// Effects first: an operation may have one for each machine.
-fn operations(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
+fn operations(tx: &Tx, work: &mut Work, units: u64) -> Result<Batch> {
     let limit = units / 2 / ROW_UNITS;
     let settled = tx.query(
         "SELECT team_id, id
@@ -71,7 +71,7 @@ fn operations(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
         params![&keys, limit],
     )?;
     work.removed("effects", effects);
-    if effects == limit.unsigned_abs() {
+    if effects == limit {
         return Ok(Batch::More);
     }
     let count = tx.execute_counted(
@@ -80,23 +80,23 @@ fn operations(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
         params![&keys],
     )?;
     work.removed("settled", count);
-    Ok(Batch::more_if(settled.len() as i64 == limit))
+    Ok(Batch::more_if(settled.len() as u64 == limit))
 }
 
 fn remove(
     tx: &Tx,
     work: &mut Work,
     kind: &'static str,
-    units: i64,
+    units: u64,
     delete: &'static str,
 ) -> Result<Batch> {
     let limit = units / ROW_UNITS;
     let count = tx.execute_counted(delete, params![tx.now_ms - SETTLED_AGE_MS, limit])?;
     work.removed(kind, count);
-    Ok(Batch::more_if(count == limit.unsigned_abs()))
+    Ok(Batch::more_if(count == limit))
 }
 
-fn attachments(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
+fn attachments(tx: &Tx, work: &mut Work, units: u64) -> Result<Batch> {
     remove(
         tx,
         work,
@@ -108,7 +108,7 @@ fn attachments(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
     )
 }
 
-fn expired_credentials(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
+fn expired_credentials(tx: &Tx, work: &mut Work, units: u64) -> Result<Batch> {
     remove(
         tx,
         work,
@@ -120,7 +120,7 @@ fn expired_credentials(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
     )
 }
 
-fn revoked_credentials(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
+fn revoked_credentials(tx: &Tx, work: &mut Work, units: u64) -> Result<Batch> {
     remove(
         tx,
         work,
@@ -133,7 +133,7 @@ fn revoked_credentials(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
 }
 
 /// A trigger releases the uploads that each names.
-fn continuations(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
+fn continuations(tx: &Tx, work: &mut Work, units: u64) -> Result<Batch> {
     let limit = units / ROW_UNITS / 2;
     let settled = tx.query(
         "SELECT rowid, octet_length(value_json), json_array_length(upload_ids_json)
@@ -157,5 +157,5 @@ fn continuations(tx: &Tx, work: &mut Work, units: i64) -> Result<Batch> {
         params![&json(&taken)?],
     )?;
     work.removed("settled", taken.len() as u64);
-    Ok(Batch::more_if(taken.len() < count || count as i64 == limit))
+    Ok(Batch::more_if(taken.len() < count || count as u64 == limit))
 }

@@ -8,11 +8,11 @@ use crate::params;
 use crate::store::{Db, Tx};
 
 /// A row costs 3 to 8 units, with what its triggers do. Finding all tables empty costs 300.
-const ROWS_MAX: i64 = 20;
+const ROWS_MAX: u64 = 20;
 const ROW_UNITS: u64 = 7;
-const EVENTS_MAX: i64 = 40;
+const EVENTS_MAX: u64 = 40;
 /// What one table's turn may cost, without its octets.
-const TABLE_UNITS: u64 = 8 * ROWS_MAX.cast_unsigned() + 20;
+const TABLE_UNITS: u64 = 8 * ROWS_MAX + 20;
 
 pub fn due(db: &Db, _walks: &Walks) -> Result<Option<i64>> {
     let waits = db.query_optional(
@@ -193,7 +193,7 @@ fn empty(tx: &Tx, work: &mut Work, team_id: &TeamId, table: &Table) -> Result<Op
         tx.execute(delete, params![&keys])?;
     }
     work.removed("team_rows", taken.len() as u64);
-    Ok(Some(Batch::more_if(count as i64 == ROWS_MAX || taken.len() < count)))
+    Ok(Some(Batch::more_if(count as u64 == ROWS_MAX || taken.len() < count)))
 }
 
 /// Cursors are found through their pins; those that pin nothing expire within minutes.
@@ -214,7 +214,7 @@ fn cursors(tx: &Tx, work: &mut Work, team_id: &TeamId) -> Result<Batch> {
         params![&cursor_id, ROWS_MAX * 2],
     )?;
     work.removed("team_rows", pins);
-    if pins.cast_signed() < ROWS_MAX * 2 {
+    if pins < ROWS_MAX * 2 {
         tx.execute("DELETE FROM cursors WHERE id = ?1", params![&cursor_id])?;
     }
     Ok(Batch::More)
@@ -241,7 +241,7 @@ fn attempts(tx: &Tx, work: &mut Work, team_id: &TeamId) -> Result<Batch> {
         params![&ids, ROWS_MAX],
     )?;
     work.removed("team_rows", attempts);
-    if attempts.cast_signed() < ROWS_MAX {
+    if attempts < ROWS_MAX {
         let gone = tx.execute_counted(
             "DELETE FROM app_webhook_deliveries WHERE id IN (SELECT value FROM json_each(?1))",
             params![&ids],
@@ -322,5 +322,5 @@ fn people(tx: &Tx, work: &mut Work, team_id: &TeamId) -> Result<Batch> {
         params![team_id, &keys],
     )?;
     work.removed("team_rows", gone);
-    Ok(Batch::more_if(ids.len() as i64 == ROWS_MAX))
+    Ok(Batch::more_if(ids.len() as u64 == ROWS_MAX))
 }

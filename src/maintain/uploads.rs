@@ -79,7 +79,7 @@ pub fn remove(tx: &Tx, work: &mut Work, team_id: &TeamId, id: &str) -> Result<bo
                  WHERE team_id = ?1 AND upload_id = ?2
                  ORDER BY chunk_index
                  LIMIT ?3)",
-        params![team_id, id, CHUNKS_MAX as i64],
+        params![team_id, id, CHUNKS_MAX],
     )?;
     work.removed("chunk_refs", chunks);
     if chunks == CHUNKS_MAX {

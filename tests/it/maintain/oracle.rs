@@ -210,15 +210,16 @@ fn at(sql: &str, now_ms: i64) -> String {
         .replace(":grace", &LINK_GRACE_MS.to_string())
 }
 
-/// Settles the store and fails unless it then holds exactly what the rules leave.
-pub fn check(team: &Team) {
+/// Settles the store and fails unless it then holds exactly what the rules leave. Answers which
+/// kinds of rows went.
+pub fn check(team: &Team) -> Vec<&'static str> {
     let now_ms = team.now_ms.get();
     team.sql("ATTACH ':memory:' AS o");
     for table in TABLES.iter().map(|(table, _)| table).chain(LOGS) {
         team.sql(&format!("CREATE TABLE o.{table} AS SELECT * FROM main.{table}"));
     }
     team.sql(&at(RULES, now_ms));
-    team.settle();
+    let outcomes = team.settle();
     for (table, columns) in TABLES {
         equal(team, table, columns, &format!("SELECT {columns} FROM o.{table}"), "");
     }
@@ -236,6 +237,7 @@ pub fn check(team: &Team) {
     mirrors(team);
     reads_as_before(team);
     team.sql("DETACH o");
+    outcomes.into_iter().flat_map(|outcome| outcome.removed.into_keys()).collect()
 }
 
 #[track_caller]

@@ -38,8 +38,8 @@ impl Team {
                            "media_type": "x/y", "chunk_size": CHUNK });
         let got = self.post(&publisher.token, "/uploads", body);
         let upload = got.data(201)["id"].as_str().unwrap().to_owned();
-        for index in 0..chunks.len() {
-            self.put_chunk_of(publisher, &upload, index, chunks[index]);
+        for (index, byte) in chunks.iter().enumerate() {
+            self.put_chunk_of(publisher, &upload, index, *byte);
         }
         let got =
             self.send(&publisher.token, "POST", &format!("/uploads/{upload}/commit"), &[], None);
@@ -292,26 +292,30 @@ fn a_pending_delivery_holds_no_settled_one_behind_it() {
 fn an_upload_named_anywhere_in_a_text_is_kept() {
     let team = Team::new();
     let laptop = team.publisher("laptop");
-    let [a, b, c, d, unnamed] = [1, 2, 3, 4, 5].map(|byte| team.upload_of(&laptop, &[byte]));
+    let [alone, first, second, key, unnamed] =
+        [1, 2, 3, 4, 5].map(|byte| team.upload_of(&laptop, &[byte]));
     let s = session(&team.publish(&laptop.token, "n", &messages(0, 1, "a")));
     team.continuation(
         "continuation_1",
         &s,
-        &format!(r#"{{"prompt":"upload_notes.txt and {a}","two":"{b}{c}","{d}":1}}"#),
+        &format!(
+            r#"{{"prompt":"upload_notes.txt and {alone}","two":"{first}{second}","{key}":1}}"#
+        ),
     );
     team.advance(UPLOAD_AGE_MS);
     team.settle();
-    for named in [&a, &b, &c, &d] {
+    for named in [&alone, &first, &second, &key] {
         assert!(team.upload_exists(named));
     }
     assert!(!team.upload_exists(&unnamed));
-    team.sql(&format!("UPDATE continuations SET upload_ids_json = '[\"{a}\"]'"));
+    team.sql(&format!("UPDATE continuations SET upload_ids_json = '[\"{alone}\"]'"));
     team.settle();
-    assert_eq!([&a, &b, &c, &d].map(|id| team.upload_exists(id)), [true, false, false, false]);
+    let left = [&alone, &first, &second, &key].map(|id| team.upload_exists(id));
+    assert_eq!(left, [true, false, false, false]);
     // Expired a day later, and gone 30 days after that.
     team.advance(31 * DAY_MS);
     team.settle();
-    assert!(!team.upload_exists(&a));
+    assert!(!team.upload_exists(&alone));
     for table in ["uploads", "artifact_chunk_refs", "artifact_blobs", "upload_refs"] {
         assert_eq!(team.count(&format!("SELECT count(*) FROM {table}")), 0, "{table}");
     }
