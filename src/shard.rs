@@ -22,6 +22,11 @@ impl Sharding {
         }
     }
 
+    /// The team object that stands for the server; with an object per team none does.
+    pub fn server_object(self) -> Option<&'static str> {
+        (self == Sharding::Server).then_some(SERVER_OBJECT)
+    }
+
     /// The name of the object that holds `team_id`.
     pub fn object_name(self, team_id: &TeamId) -> &str {
         match self {

@@ -1,8 +1,9 @@
 //! Requests to objects. A body that is too large stays here: its object says so where it is its
 //! turn in the order of refusals.
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::object::http::{self, Head};
 use futures_util::TryStreamExt;
+use serde::de::DeserializeOwned;
 use worker::js_sys::Uint8Array;
 use worker::{Env, Headers, Request, RequestInit, Response};
 
@@ -20,6 +21,29 @@ pub async fn to_object(
         env.durable_object(binding)?.get_by_name(name)?.fetch_with_request(forwarded).await
     };
     sent.await.map_err(|error| http::thrown(&error))
+}
+
+/// Asks the object called `name` for what it says at an internal path, as JSON.
+pub async fn ask<T: DeserializeOwned>(
+    env: &Env,
+    binding: &str,
+    name: &str,
+    path: &str,
+    head: &Head,
+) -> Result<T> {
+    let asked = async {
+        let headers = Headers::new();
+        headers.set(http::REQUEST_ID, &head.request_id)?;
+        let mut init = RequestInit::new();
+        init.with_headers(headers);
+        let request = Request::new_with_init(&format!("http://object{path}"), &init)?;
+        let object = env.durable_object(binding)?.get_by_name(name)?;
+        let mut response = object.fetch_with_request(request).await?;
+        Ok((response.status_code(), response.text().await?))
+    };
+    let (status, body) = asked.await.map_err(|error| http::thrown(&error))?;
+    let answer = serde_json::from_str(&body).ok().filter(|_| status == 200);
+    answer.ok_or_else(|| Error::internal(format!("{binding} answered {status} {body}")))
 }
 
 /// The request with nothing in it but what objects read, so no client sets an internal header.

@@ -7,8 +7,8 @@ mod operator;
 use crate::api::{self, Answer};
 use crate::error::{Code, Error, Result};
 use crate::ids::{Id, RequestId, System};
-use crate::object::config;
 use crate::object::http::{self, Head};
+use crate::object::{BACKLOG_AGE, config};
 use crate::store::migrate::SCHEMA_VERSION;
 use cors::Cors;
 use serde_json::json;
@@ -37,7 +37,7 @@ async fn fetch(mut request: Request, env: Env, _: Context) -> worker::Result<Res
 
 async fn route(env: &Env, head: &Head, request: &mut Request) -> Result<Response> {
     match head.path.as_str() {
-        "/v1/health" => health(head),
+        "/v1/health" => health(env, head).await,
         "/v1/teams" => operator::teams(env, head, request).await,
         _ => team(env, head, request).await,
     }
@@ -51,17 +51,37 @@ async fn team(env: &Env, head: &Head, request: &mut Request) -> Result<Response>
     forward::to_object(env, config::TEAM, &name, head, request, bytes_max).await
 }
 
-/// `GET /v1/health` says that the Worker answers, and which build and schema it is.
-fn health(head: &Head) -> Result<Response> {
+/// `GET /v1/health` says that the Worker answers, which build and schema it is, and how far
+/// retention lags behind: in the only team object, or where each team has its own in the Directory.
+///
+/// `503`, `status` "degraded" and no age where that object fails.
+async fn health(env: &Env, head: &Head) -> Result<Response> {
     only(head, &["GET"])?;
     head.with_body(None).no_query()?;
+    let backlog_age_ms = backlog_age_ms(env, head).await;
+    let (code, status) = match &backlog_age_ms {
+        Ok(_) => (200, "ok"),
+        Err(error) => {
+            worker::console_error!("{}: health: {}", head.request_id, error.message);
+            (503, "degraded")
+        }
+    };
     let body = json!({
-        "status": "ok",
+        "status": status,
         "version": env!("CARGO_PKG_VERSION"),
         "schema": SCHEMA_VERSION,
+        "backlog_age_ms": backlog_age_ms.ok(),
     });
-    http::whole(Answer::json(200, body.to_string()), &head.request_id)
+    http::whole(Answer::json(code, body.to_string()), &head.request_id)
         .map_err(|error| http::thrown(&error))
+}
+
+async fn backlog_age_ms(env: &Env, head: &Head) -> Result<i64> {
+    let (binding, name) = match config::sharding(env).server_object() {
+        Some(name) => (config::TEAM, name),
+        None => (config::DIRECTORY, operator::DIRECTORY_OBJECT),
+    };
+    forward::ask(env, binding, name, BACKLOG_AGE, head).await
 }
 
 fn only(head: &Head, methods: &[&str]) -> Result<()> {

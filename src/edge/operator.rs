@@ -7,7 +7,7 @@ use crate::object::{config, http::Head};
 use worker::{Env, Request, Response};
 
 /// The name of the only Directory.
-const DIRECTORY_OBJECT: &str = "directory";
+pub const DIRECTORY_OBJECT: &str = "directory";
 
 /// `POST /v1/teams` makes a team; `GET` lists the teams.
 ///

@@ -15,6 +15,7 @@ mod captures;
 mod deliveries;
 mod events;
 mod expiries;
+pub mod health;
 mod in_flight;
 mod messages;
 mod old_sessions;

@@ -1,7 +1,7 @@
 //! The Directory: one object that says which teams a server has, and has their objects make them.
 use super::host::Host;
 use super::http::{self, Head};
-use super::{MAKE_TEAM, alarm, config};
+use super::{BACKLOG_AGE, MAKE_TEAM, alarm, config};
 use crate::api::{self, Answer};
 use crate::domain::registry::{self, Begun, MakeTeam, Wanted};
 use crate::error::{Error, Result};
@@ -50,6 +50,9 @@ impl DurableObject for Directory {
 
 impl Directory {
     async fn answer(&self, head: &Head, request: &mut Request) -> Result<Answer> {
+        if head.path == BACKLOG_AGE {
+            return self.host.backlog_age().await;
+        }
         let server_id = self.open()?;
         let body = http::body(request).await?;
         let asked = head.with_body(body.as_deref());

@@ -3,9 +3,10 @@ use super::alarm::Known;
 use super::clock::Clock;
 use super::config;
 use super::http;
+use crate::api::Answer;
 use crate::error::{Error, Result};
 use crate::ids::{ServerId, System};
-use crate::maintain::Runner;
+use crate::maintain::{Runner, health};
 use crate::store::durable::Durable;
 use crate::store::migrate::{self, SCHEMA_VERSION};
 use crate::store::{Cost, Db};
@@ -109,6 +110,19 @@ impl Host {
             self.clock.keep_test(&self.state);
         }
         Ok(())
+    }
+
+    /// The age of the oldest backlog, as JSON; an object that nobody has initialised has none.
+    pub async fn backlog_age(&self) -> Result<Answer> {
+        let age_ms = match self.open()? {
+            None => 0,
+            Some(_) => {
+                let alarm_at = self.state.storage().get_alarm().await;
+                let alarm_at = alarm_at.map_err(|error| http::thrown(&error))?;
+                self.run(|db| health::backlog_age_ms(db, alarm_at))?
+            }
+        };
+        Ok(Answer::json(200, age_ms.to_string()))
     }
 
     /// What the store has cost this instance so far.

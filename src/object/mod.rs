@@ -27,6 +27,9 @@ use worker::{
 /// Where the Directory has a team made. The edge forwards nothing that is not below `/v1`.
 const MAKE_TEAM: &str = "/internal/teams";
 
+/// Where the edge asks an object how it is.
+pub const BACKLOG_AGE: &str = "/internal/backlog-age";
+
 #[durable_object]
 pub struct Team {
     /// Shared with bodies that are still being sent.
@@ -78,6 +81,9 @@ impl Object {
         if head.path == MAKE_TEAM {
             let body = http::body(request).await?;
             return self.make_team(&body.unwrap_or_default());
+        }
+        if head.path == BACKLOG_AGE {
+            return self.host.backlog_age().await;
         }
         let Some(server_id) = self.host.open()? else { return Err(Error::unauthenticated()) };
         let body = http::body(request).await?;

@@ -30,17 +30,27 @@ function withHooks(Guarded) {
     }
 
     /**
-     * Makes the core fail once, at its next use of the store after `skip` transactions: 'panic' is a
-     * Rust panic (of a transaction that workerd does not run), 'exception' a JavaScript exception
-     * that no binding catches (of the counters that it reads).
+     * Makes the core fail `times` times, at its next uses of the store after `skip` transactions:
+     * 'panic' is a Rust panic (of a transaction that workerd does not run), 'exception' a JavaScript
+     * exception that no binding catches (of the counters that it reads), 'abort' the end of the
+     * object, as soon as it yields after a transaction or after setting the alarm.
      */
-    async fail(how, skip = 0) {
-      Object.assign(this.#failure, { how, skip });
+    async fail(how, skip = 0, times = 1) {
+      Object.assign(this.#failure, { how, skip, times });
     }
 
-    /** Sets the platform's alarm, as the core would. */
+    /** Sets the platform's alarm, as the core would, or with null takes it away. */
     async setAlarm(atMs) {
-      await this.context.storage.setAlarm(atMs);
+      if (atMs === null) await this.context.storage.deleteAlarm();
+      else await this.context.storage.setAlarm(atMs);
+    }
+
+    /**
+     * Has the platform's clock show `at` from now on, and `step` milliseconds more each time that
+     * somebody looks. It is the clock of all objects of the plane. Without `at` it is true again.
+     */
+    async setClock(at, step = 0) {
+      setClock(at, step);
     }
 
     /** When the alarm is due, in milliseconds, or null. */
@@ -71,11 +81,14 @@ function withHooks(Guarded) {
       setTimeout(() => this.context.abort(reason), 0);
     }
 
-    /** What the core's SQL read and wrote since the last reset, as the platform bills it. */
+    /**
+     * What the core's SQL read and wrote since the last reset, as the platform bills it, what its
+     * largest transaction did of that, and how often it set the alarm.
+     */
     async counts() {
       settle(this.#counts);
-      const { statements, rowsRead, rowsWritten } = this.#counts;
-      return { statements, rowsRead, rowsWritten };
+      const { statements, rowsRead, rowsWritten, largest, alarmsSet } = this.#counts;
+      return { statements, rowsRead, rowsWritten, largest, alarmsSet };
     }
 
     async resetCounts() {
@@ -85,30 +98,88 @@ function withHooks(Guarded) {
 }
 
 function newCounts() {
-  return { statements: 0, rowsRead: 0, rowsWritten: 0, open: [] };
+  const largest = { statements: 0, rowsRead: 0, rowsWritten: 0 };
+  return { statements: 0, rowsRead: 0, rowsWritten: 0, open: [], largest, alarmsSet: 0 };
 }
 
-/** A `ctx` whose `storage.sql.exec` counts. Everything else is the runtime's own. */
+/** A `ctx` whose `storage` counts. Everything else is the runtime's own. */
 function countSql(ctx, counts, failure) {
+  const execOne = (query, bindings) => {
+    settle(counts, 1000);
+    const cursor = ctx.storage.sql.exec(query, ...bindings);
+    counts.statements += 1;
+    counts.open.push(cursor);
+    return cursor;
+  };
   const sql = facade(ctx.storage.sql, {
     exec(query, ...bindings) {
-      settle(counts, 1000);
-      const cursor = ctx.storage.sql.exec(query, ...bindings);
-      counts.statements += 1;
-      counts.open.push(cursor);
+      // Of a script the runtime counts only the last statement.
+      const script = bindings.length === 0 ? query.split(BETWEEN_STATEMENTS) : [query];
+      const cursor = script.map((one) => execOne(one, bindings)).at(-1);
       return failure.how === 'exception' && failure.skip === 0 ? failing(cursor, failure) : cursor;
     },
   });
+  const endIfAsked = () => {
+    if (failure.how !== 'abort' || failure.skip > 0) return;
+    used(failure);
+    setTimeout(() => ctx.abort('aborted by a test'), 0);
+  };
   const transactionSync = (body) => {
     if (failure.how && failure.skip > 0) failure.skip -= 1;
-    else if (failure.how === 'panic') return void delete failure.how;
-    return ctx.storage.transactionSync(body);
+    else if (failure.how === 'panic') return used(failure);
+    else endIfAsked();
+    settle(counts);
+    const { statements, rowsRead, rowsWritten } = counts;
+    try {
+      return ctx.storage.transactionSync(body);
+    } finally {
+      settle(counts);
+      const own = {
+        statements: counts.statements - statements,
+        rowsRead: counts.rowsRead - rowsRead,
+        rowsWritten: counts.rowsWritten - rowsWritten,
+      };
+      if (units(own) > units(counts.largest)) counts.largest = own;
+    }
   };
-  return facade(ctx, { storage: facade(ctx.storage, { sql, transactionSync }) });
+  const setAlarm = (...args) => {
+    counts.alarmsSet += 1;
+    endIfAsked();
+    return ctx.storage.setAlarm(...args);
+  };
+  return facade(ctx, { storage: facade(ctx.storage, { sql, transactionSync, setAlarm }) });
+}
+
+// In the migrations only the lines of a statement's inside are indented, and a trigger's END.
+const BETWEEN_STATEMENTS = /(?<=;)\s*^(?=--|[A-DF-Z])/m;
+
+/** As the retention pass counts them, but for the sizes of large values. */
+const units = ({ statements, rowsRead, rowsWritten }) => rowsRead + rowsWritten + 5 * statements;
+
+function used(failure) {
+  failure.times -= 1;
+  if (failure.times === 0) delete failure.how;
+}
+
+const TrueDate = Date;
+
+function setClock(at, step) {
+  if (at === undefined) {
+    globalThis.Date = TrueDate;
+    return;
+  }
+  const now = () => {
+    at += step;
+    return at - step;
+  };
+  globalThis.Date = new Proxy(TrueDate, {
+    construct: (_, args) => (args.length === 0 ? new TrueDate(now()) : new TrueDate(...args)),
+    get: (_, name) => (name === 'now' ? now : TrueDate[name]),
+  });
 }
 
 function failing(cursor, failure) {
-  delete failure.how;
+  used(failure);
   return new Proxy(cursor, {
     get(_, name) {
       if (name === 'rowsRead') throw new Error('a test made the counters fail');
