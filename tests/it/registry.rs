@@ -56,11 +56,14 @@ fn states(store: &Team) -> (i64, i64, i64) {
     )
 }
 
+/// A body, headers, and the code and field of its refusal.
+type Case<'a> = (&'a str, Vec<(&'static str, &'a str)>, &'a str, &'a str);
+
 #[test]
 fn a_request_that_does_not_fit_is_refused_by_name() {
     let long = "k".repeat(129);
     let key = |key| vec![("idempotency-key", key)];
-    let cases: &[(&str, Vec<(&'static str, &str)>, &str, &str)] = &[
+    let cases: &[Case] = &[
         (r#"{"name":"Acme"}"#, vec![], "", "owner"),
         (r#"{"name":"Acme","owner":{"name":"Ada","x":1}}"#, vec![], "", "owner.x"),
         (r#"{"name":" ","owner":{"name":"Ada"}}"#, vec![], "", "name"),
