@@ -64,14 +64,15 @@ CREATE UNIQUE INDEX messages_by_ordinal ON messages (team_id, session_id, ordina
 CREATE INDEX messages_closed ON messages (team_id, session_id, until_revision, revision)
     WHERE until_revision < 9007199254740991;
 
--- Text of the rows that current versions hold; what it indexes is not stored twice.
+-- Text of the rows that current versions hold; what it indexes is not stored twice. scope has
+-- tokens of the team, the session and its sources, so that a search finds only what may be seen.
 CREATE VIRTUAL TABLE message_search USING fts5 (
-    text, content = '', contentless_delete = 1, prefix = '3',
+    text, scope, content = '', contentless_delete = 1, prefix = '3',
     tokenize = 'unicode61 remove_diacritics 2'
 );
 -- Titles of sessions; rowid is the session's.
 CREATE VIRTUAL TABLE title_search USING fts5 (
-    text, content = '', contentless_delete = 1, prefix = '3',
+    text, scope, content = '', contentless_delete = 1, prefix = '3',
     tokenize = 'unicode61 remove_diacritics 2'
 );
 

@@ -250,13 +250,11 @@ fn decoded(segment: &str) -> Option<String> {
     percent_decode_str(segment).decode_utf8().ok().map(Into::into)
 }
 
-/// The refusals that need no object: route, method, a token of the right shape, its team.
+/// The refusals that need no object: route, method, a token of the right shape. Whether the token
+/// is good, and of the team in the path, its own team's object says.
 pub fn admit(request: &Request) -> Result<(Matched, Token)> {
     let matched = find_route(request.method, request.path)?;
     let token = Token::from_header(request.header("authorization"))?;
-    if matched.team_id.as_ref() != Some(&token.team_id) {
-        return Err(Error::not_found());
-    }
     Ok((matched, token))
 }
 
@@ -270,6 +268,9 @@ fn answer(plane: &Plane, request: &Request) -> Result<Reply> {
     let (matched, token) = admit(request)?;
     let (db, route) = (&plane.db, matched.route);
     let who = auth::authenticate(db, &token)?;
+    if matched.team_id.as_ref() != Some(&who.team_id) {
+        return Err(Error::not_found());
+    }
     let per_second = plane.config.rate_limit_per_s;
     plane.limiter.borrow_mut().take(&who.credential_id, db.now_ms, per_second, route.tenths)?;
     let body = request.payload(route.payload)?;

@@ -76,7 +76,8 @@ pub struct Token {
 impl Token {
     /// Reads an `Authorization` header.
     pub fn from_header(header: Option<&str>) -> Result<Token> {
-        header.and_then(bearer).and_then(Token::parse).ok_or_else(Error::unauthenticated)
+        let short = header.filter(|header| header.len() <= TOKEN_BYTES_MAX);
+        short.and_then(bearer).and_then(Token::parse).ok_or_else(Error::unauthenticated)
     }
 
     fn parse(text: &str) -> Option<Token> {
@@ -119,8 +120,7 @@ impl Token {
 /// The token of a `Bearer` header; the scheme's case does not matter.
 pub fn bearer(header: &str) -> Option<&str> {
     let (scheme, token) = header.split_once(' ')?;
-    let fits = scheme.eq_ignore_ascii_case("bearer") && header.len() <= TOKEN_BYTES_MAX;
-    fits.then(|| token.trim())
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
 /// Whether two secrets are equal, in a time that tells nothing of where they differ.
@@ -144,6 +144,13 @@ pub struct Principal {
     pub scopes: Vec<String>,
     pub expires_at: i64,
     pub last_used_at: Option<i64>,
+}
+
+impl Principal {
+    /// Whom repeated requests are told apart by: machines of one custodian are not each other.
+    pub fn actor(&self) -> &str {
+        self.machine_id.as_ref().map_or(self.principal_id.as_str(), Id::as_str)
+    }
 }
 
 /// The caller behind a token: unknown, expired and revoked ones are refused alike.
@@ -191,10 +198,11 @@ fn find(
                 expires_at: row.get()?,
                 last_used_at: row.get()?,
                 role: row.get::<Option<String>>()?.as_deref().and_then(Role::parse),
-                scopes: row
-                    .get::<Option<String>>()?
-                    .map(|json| serde_json::from_str(&json).unwrap_or_default())
-                    .unwrap_or_default(),
+                scopes: match row.get::<Option<String>>()? {
+                    None => Vec::new(),
+                    Some(json) => serde_json::from_str(&json)
+                        .map_err(|e| Error::internal(format!("scopes_json: {e}")))?,
+                },
             };
             Ok((hash, who))
         },

@@ -43,8 +43,12 @@ pub const CURSOR_AGE_MS: i64 = 15 * MINUTE_MS;
 pub const SEARCH_HITS_PER_STEP: usize = 50;
 pub const SEARCH_ROWS_MAX: usize = 500;
 pub const SEARCH_SESSIONS_MAX: usize = 2_000;
+/// Sources, and sessions granted, that one search names.
+pub const SEARCH_SCOPE_MAX: usize = 500;
+/// Phrases of a search that a snippet looks for.
+pub const SNIPPET_PHRASES_MAX: usize = 32;
 pub const HITS_READ_AT_ONCE_MAX: usize = 8;
-pub const CURSOR_CHARS_MAX: usize = 512;
+pub const CURSOR_CHARS_MAX: usize = 1_024;
 /// Rows that one request for a filtered list looks at.
 pub const ROWS_EXAMINED_MAX: usize = 1_000;
 
@@ -175,3 +179,5 @@ pub const STORAGE_COUNT_ROWS_MAX: i64 = 4_000;
 
 const _: () = assert!(CAPTURE_ARTIFACTS_MAX <= NAMED_UPLOADS_MAX);
 const _: () = assert!(BATCH_UNITS_MAX < SLICE_UNITS_MAX && SLICE_UNITS_MAX < PASS_UNITS_MAX);
+// A key-set cursor holds a hash, a revision and an id of any characters, in base64.
+const _: () = assert!((32 + 16 + 4 * NAME_CHARS_MAX).div_ceil(3) * 4 <= CURSOR_CHARS_MAX);

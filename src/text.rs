@@ -1,5 +1,6 @@
 //! Texts as agents write them: surrogates without their half, NUL, titles of any length.
-use crate::limits::{SEARCHED_BYTES_MAX, TITLE_CHARS_MAX};
+use crate::ids::{HEX_DIGITS, is_hex};
+use crate::limits::{NAMED_UPLOADS_MAX, SEARCHED_BYTES_MAX, TITLE_CHARS_MAX};
 use std::borrow::Cow;
 use unicode_segmentation::UnicodeSegmentation;
 
@@ -112,19 +113,21 @@ pub fn cut(text: &str, chars_max: usize) -> &str {
     &text[..whole.last().map_or(0, |(at, g)| at + g.len())]
 }
 
-/// Every upload's id that a JSON text names, in any string or key, without repeats.
+/// Every upload's id that a JSON text names, in any string or key, without repeats; one more than
+/// `NAMED_UPLOADS_MAX` where there are more.
 pub fn upload_ids(json: &str) -> Vec<String> {
     const PREFIX: &str = "upload_";
     let mut found = Vec::new();
     for token in string_tokens(json) {
         let text = token.decode();
         for (at, _) in text.match_indices(PREFIX) {
-            let end = at + PREFIX.len() + crate::ids::HEX_DIGITS;
-            let id = text
-                .get(at..end)
-                .filter(|id| crate::ids::is_hex(&id[PREFIX.len()..], crate::ids::HEX_DIGITS));
+            let end = at + PREFIX.len() + HEX_DIGITS;
+            let id = text.get(at..end).filter(|id| is_hex(&id[PREFIX.len()..], HEX_DIGITS));
             if let Some(id) = id.filter(|id| !found.iter().any(|known| known == id)) {
                 found.push(id.to_owned());
+                if found.len() > NAMED_UPLOADS_MAX {
+                    return found;
+                }
             }
         }
     }

@@ -4,16 +4,17 @@ use crate::api::{Answer, Call};
 use crate::domain::capture_messages;
 use crate::domain::captures::{self, Artifact, Begin, Held, Target};
 use crate::domain::events::{self, Event, Stage};
-use crate::domain::{heartbeat, publishing, sessions};
+use crate::domain::visibility::Origins;
+use crate::domain::{heartbeat, publishing, search_scope, sessions};
 use crate::error::{Code, Error, Result};
 use crate::guard;
 use crate::ids::{Id, SessionId};
-use crate::limits::{CAPTURE_PARTS_MAX, CHUNKS_MISSING_LISTED_MAX, SESSION_ORIGINS_MAX};
+use crate::limits::{CAPTURE_PARTS_MAX, SESSION_ORIGINS_MAX};
 use crate::params;
 use crate::store::Tx;
 use crate::text;
 use serde_json::json;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -37,6 +38,7 @@ pub struct Current {
     source_id: String,
     title: Option<String>,
     projection: Option<String>,
+    origins: Vec<(String, String, String)>,
 }
 
 /// `POST /captures/{capture}/commit` makes the version; again, it answers the same.
@@ -148,7 +150,6 @@ fn must_have_uploads(tx: &Tx, call: &Call, artifacts: &[Artifact]) -> Result<()>
     if missing.is_empty() {
         return Ok(());
     }
-    missing.truncate(CHUNKS_MISSING_LISTED_MAX);
     let message = "commit the uploads that the artifacts name first";
     Err(Error::new(Code::UploadIncomplete, message).with("uploads", missing))
 }
@@ -160,7 +161,11 @@ fn make_version(tx: &Tx, call: &Call, held: &Held, target: &Target) -> Result<Ou
         Target::NewSession => Current::default(),
         Target::Bind(id) | Target::Known(id) => current(tx, call, id)?,
     };
+    let sources = current.origins.iter().map(|(source_id, _, _)| source_id.as_str());
+    let sources = sources.chain([held.source_id.as_str()]);
     let new = Version {
+        scope: search_scope::of_session(team_id, &session_id, sources.collect::<BTreeSet<_>>()),
+        binds: !matches!(target, Target::Known(_)),
         session_id: &session_id,
         revision: current.revision + 1,
         keep: held.begin.base.map_or(0, |base| base.keep),
@@ -171,6 +176,9 @@ fn make_version(tx: &Tx, call: &Call, held: &Held, target: &Target) -> Result<Ou
             |projection| Some(projection.get().to_owned()),
         ),
     };
+    if new.binds && current.revision > 0 {
+        bind_origin(tx, call, held, &session_id)?;
+    }
     let messages_changed = capture_messages::change(tx, call, held, &current, &new)?;
     let unchanged = current.revision > 0
         && !messages_changed
@@ -184,9 +192,8 @@ fn make_version(tx: &Tx, call: &Call, held: &Held, target: &Target) -> Result<Ou
     }
     write_version(tx, call, held, &new)?;
     sessions::put_version(tx, team_id, &new.as_session(&held.begin, current.revision == 0))?;
-    if !matches!(target, Target::Known(_)) {
+    if current.revision == 0 {
         bind_origin(tx, call, held, &session_id)?;
-        heartbeat::forget_bindings(tx, team_id, &held.source_id)?;
     }
     let event = Event {
         name: if current.revision == 0 { "session.created" } else { "session.updated" },
@@ -212,6 +219,10 @@ pub struct Version<'a> {
     pub revision: i64,
     pub keep: i64,
     pub message_count: i64,
+    /// What its rows carry in the search index.
+    pub scope: String,
+    /// Whether a new origin is bound to the session.
+    binds: bool,
     title: Option<String>,
     projection: Option<String>,
 }
@@ -224,6 +235,8 @@ impl Version<'_> {
             harness: &begin.harness,
             title: self.title.as_deref(),
             message_count: self.message_count,
+            scope: &self.scope,
+            scope_changed: self.binds,
             is_new,
         }
     }
@@ -231,7 +244,8 @@ impl Version<'_> {
 
 fn current(tx: &Tx, call: &Call, session_id: &SessionId) -> Result<Current> {
     tx.query_one(
-        "SELECT s.revision, s.message_count, v.source_id, v.title, v.source_projection_json
+        "SELECT s.revision, s.message_count, v.source_id, v.title, v.source_projection_json,
+                s.origins_json
            FROM sessions s CROSS JOIN session_versions v
              ON v.team_id = s.team_id AND v.session_id = s.id AND v.revision = s.revision
           WHERE s.team_id = ?1 AND s.id = ?2",
@@ -243,6 +257,7 @@ fn current(tx: &Tx, call: &Call, session_id: &SessionId) -> Result<Current> {
                 source_id: row.get()?,
                 title: row.get()?,
                 projection: row.get()?,
+                origins: row.get::<Origins>()?.0,
             })
         },
     )
@@ -328,5 +343,6 @@ fn bind_origin(tx: &Tx, call: &Call, held: &Held, session_id: &SessionId) -> Res
     tx.execute(
         "UPDATE sessions SET origins_json = ?3 WHERE team_id = ?1 AND id = ?2",
         params![team_id, session_id, &origins],
-    )
+    )?;
+    heartbeat::forget_bindings(tx, team_id, &held.source_id)
 }

@@ -164,12 +164,12 @@ impl Batch {
             params![&call.who.team_id, new.session_id, new.revision, &rows],
         )?;
         tx.execute(
-            "INSERT INTO message_search (rowid, text)
-             SELECT m.id, j.value ->> 1
+            "INSERT INTO message_search (rowid, text, scope)
+             SELECT m.id, j.value ->> 1, ?5
                FROM json_each(?4) j CROSS JOIN messages m
                  ON m.team_id = ?1 AND m.session_id = ?2
                 AND m.ordinal = j.value ->> 0 AND m.revision = ?3",
-            params![&call.who.team_id, new.session_id, new.revision, &texts],
+            params![&call.who.team_id, new.session_id, new.revision, &texts, &new.scope],
         )
     }
 }

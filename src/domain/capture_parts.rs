@@ -4,6 +4,7 @@
 //! taken from it.
 use crate::api::{Answer, Call};
 use crate::domain::captures::{self, Held};
+use crate::domain::publishing;
 use crate::error::{Error, Result};
 use crate::guard;
 use crate::ids::hex;
@@ -93,6 +94,7 @@ pub fn put(tx: &Tx, call: &Call) -> Result<Answer> {
     if held.state != "staging" {
         return Err(Error::conflict(format!("the capture is {}", held.state)));
     }
+    publishing::source(tx, &call.who, Some(&held.source_id))?;
     insert(tx, call, &held, index, &digest, &part, &digests)?;
 
     Ok(Answer::no_content())

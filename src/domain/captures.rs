@@ -7,8 +7,8 @@ use crate::error::{Code, Error, Result};
 use crate::guard;
 use crate::ids::{CaptureId, ContinuationId, Id, SessionId, SourceId, UploadId};
 use crate::limits::{
-    CAPTURE_AGE_MS, CAPTURE_ARTIFACTS_MAX, HARNESS_CHARS_MAX, NAME_CHARS_MAX, NATIVE_ID_CHARS_MAX,
-    PROJECTION_BYTES_MAX, SAFE_INTEGER_MAX,
+    CAPTURE_AGE_MS, CAPTURE_ARTIFACTS_MAX, HARNESS_CHARS_MAX, NAME_CHARS_MAX, NAMED_UPLOADS_MAX,
+    NATIVE_ID_CHARS_MAX, PROJECTION_BYTES_MAX, SAFE_INTEGER_MAX,
 };
 use crate::params;
 use crate::store::{Db, Row, Tx};
@@ -130,6 +130,8 @@ pub struct Held {
 pub fn begin(tx: &Tx, call: &Call) -> Result<Answer> {
     let begin: Begin = call.json()?;
     begin.validate()?;
+    let upload_ids = text::upload_ids(&crate::json::text(call.bytes())?);
+    guard::at_most("upload ids", upload_ids.len(), NAMED_UPLOADS_MAX)?;
     let source_id = publishing::source(tx, &call.who, begin.source_id.as_ref())?;
 
     for artifact in &begin.artifacts {
@@ -141,7 +143,6 @@ pub fn begin(tx: &Tx, call: &Call) -> Result<Answer> {
     }
     let capture_id: CaptureId = tx.new_id();
     let begin_json = serde_json::to_string(&begin).map_err(|e| Error::internal(e.to_string()))?;
-    let upload_ids = text::upload_ids(&crate::json::text(call.bytes())?);
     tx.execute(
         "INSERT INTO captures
              (team_id, id, source_id, state, begin_json, upload_ids_json, created_at, principal_id)
@@ -157,7 +158,7 @@ pub fn begin(tx: &Tx, call: &Call) -> Result<Answer> {
         ],
     )?;
 
-    call.one(201, &shape(tx, call, &load(tx, &call.who, &capture_id)?)?)
+    call.one(201, &shape(tx, call, &load(tx, &call.who, &capture_id, |_| true)?)?)
 }
 
 /// `GET /captures/{capture}` says which parts are held, so that its maker can go on.
@@ -295,15 +296,13 @@ fn must_know_upload(
 /// The capture, for its maker; others may not know of it.
 pub fn mine(db: &Db, who: &Principal, capture_id: &CaptureId) -> Result<Held> {
     publishing::role(who)?;
-    let held = load(db, who, capture_id)?;
-    if made_by(&held, who) { Ok(held) } else { Err(Error::not_found()) }
+    load(db, who, capture_id, |held| made_by(held, who))
 }
 
 fn mine_or_admins(db: &Db, who: &Principal, capture_id: &CaptureId) -> Result<Held> {
     publishing::role(who)?;
-    let held = load(db, who, capture_id)?;
     let admin = guard::role(who, Role::Admin).is_ok();
-    if made_by(&held, who) || admin { Ok(held) } else { Err(Error::not_found()) }
+    load(db, who, capture_id, |held| admin || made_by(held, who))
 }
 
 fn made_by(held: &Held, who: &Principal) -> bool {
@@ -313,8 +312,14 @@ fn made_by(held: &Held, who: &Principal) -> bool {
     }
 }
 
-/// The capture; `410 expired` when it ran out in staging, whether or not it is removed by now.
-fn load(db: &Db, who: &Principal, capture_id: &CaptureId) -> Result<Held> {
+/// The capture, for those who may know of it; `410 expired` when it ran out in staging, whether or
+/// not it is removed by now.
+fn load(
+    db: &Db,
+    who: &Principal,
+    capture_id: &CaptureId,
+    may_know: impl Fn(&Held) -> bool,
+) -> Result<Held> {
     let held = db.query_optional(
         "SELECT source_id, principal_id, state, begin_json, session_id, revision, created_at,
                 result_json, part_count, message_count, bytes
@@ -327,6 +332,7 @@ fn load(db: &Db, who: &Principal, capture_id: &CaptureId) -> Result<Held> {
         Error::new(Code::Expired, message)
     };
     match held {
+        Some(held) if !may_know(&held) => Err(Error::not_found()),
         Some(held) if held.state == "committed" => Ok(held),
         Some(held) if held.created_at + CAPTURE_AGE_MS <= db.now_ms => Err(expired()),
         Some(held) => Ok(held),

@@ -50,7 +50,11 @@ pub fn list(db: &Db, call: &Call) -> Result<Answer> {
     let all = who.role >= Some(Role::Admin);
     let own = who.principal_id.as_str();
     let (first, last) = if all { ("", "~") } else { (own, own) };
-    let (principal, credential) = page.after().split_once('.').unwrap_or((first, ""));
+    // The cursor says how far the list was read, never whose credentials it holds.
+    let (principal, credential) = match page.after().split_once('.') {
+        Some((principal, credential)) if all || principal == own => (principal, credential),
+        _ => (first, ""),
+    };
     let credentials = db.query(
         "SELECT id, kind, principal_id, machine_id, app_id, created_at, expires_at, revoked_at,
                 last_used_at

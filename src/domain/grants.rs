@@ -6,7 +6,7 @@ use crate::domain::sessions::{self, Stored};
 use crate::domain::{authority, groups, journal, visibility};
 use crate::error::{Error, Result};
 use crate::guard;
-use crate::ids::{Id, PrincipalId, SourceId, TeamId};
+use crate::ids::{GroupId, Id, PrincipalId, SourceId, TeamId};
 use crate::page::{Keyset, PageQuery};
 use crate::params;
 use crate::store::{Db, Row, Tx};
@@ -128,6 +128,7 @@ pub fn remove(tx: &Tx, call: &Call) -> Result<Answer> {
     guard::role(&call.who, Role::Member)?;
     let session = sessions::seen(tx, &call.who, &call.id(0)?)?;
     visibility::must_govern(tx, &call.who, &session.session_id)?;
+    subject(call)?;
 
     let removed = tx.execute_counted(
         "DELETE FROM session_grants
@@ -169,17 +170,30 @@ fn read(row: &mut Row) -> Result<Grant> {
     })
 }
 
+enum Subject {
+    Group(GroupId),
+    Principal(PrincipalId),
+}
+
+/// The subject that the address names, whether or not it is there.
+fn subject(call: &Call) -> Result<Subject> {
+    match call.segment(1) {
+        kind if kind == SubjectKind::Group.text() => Ok(Subject::Group(call.id(2)?)),
+        kind if kind == SubjectKind::Principal.text() => Ok(Subject::Principal(call.id(2)?)),
+        _ => Err(Error::not_found()),
+    }
+}
+
 /// Refuses a subject that the team does not have: a member, an app's principal or a group.
 fn must_exist(db: &Db, call: &Call) -> Result<SubjectKind> {
     let team_id = &call.who.team_id;
-    if call.segment(1) == SubjectKind::Group.text() {
-        groups::must_exist(db, team_id, &call.id(2)?)?;
-        return Ok(SubjectKind::Group);
-    }
-    if call.segment(1) != SubjectKind::Principal.text() {
-        return Err(Error::not_found());
-    }
-    let principal_id: PrincipalId = call.id(2)?;
+    let principal_id = match subject(call)? {
+        Subject::Group(group_id) => {
+            groups::must_exist(db, team_id, &group_id)?;
+            return Ok(SubjectKind::Group);
+        }
+        Subject::Principal(principal_id) => principal_id,
+    };
     let there = db.query_one(
         "SELECT EXISTS (SELECT 1 FROM memberships WHERE team_id = ?1 AND principal_id = ?2)
              OR EXISTS (SELECT 1 FROM apps WHERE team_id = ?1 AND principal_id = ?2)",

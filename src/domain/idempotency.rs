@@ -20,7 +20,7 @@ struct Kept {
     body: Json,
 }
 
-/// Runs `create`, or replays what it answered to the same request of the same principal.
+/// Runs `create`, or replays what it answered to the same request of the same principal or machine.
 pub fn once(tx: &Tx, call: &Call, create: fn(&Tx, &Call) -> Result<Answer>) -> Result<Answer> {
     let Some(key) = call.header("idempotency-key") else { return create(tx, call) };
     validate(key)?;
@@ -29,7 +29,7 @@ pub fn once(tx: &Tx, call: &Call, create: fn(&Tx, &Call) -> Result<Answer>) -> R
         "SELECT request_hash, status, response_json
            FROM idempotency
           WHERE team_id = ?1 AND principal_id = ?2 AND key = ?3 AND expires_at > ?4",
-        params![&call.who.team_id, &call.who.principal_id, key, tx.now_ms],
+        params![&call.who.team_id, call.who.actor(), key, tx.now_ms],
         |row| Ok((row.get::<Vec<u8>>()?, row.get::<i64>()?, row.get::<String>()?)),
     )?;
     if let Some((hash, status, response)) = known {
@@ -48,7 +48,7 @@ pub fn once(tx: &Tx, call: &Call, create: fn(&Tx, &Call) -> Result<Answer>) -> R
                 expires_at = excluded.expires_at",
         params![
             &call.who.team_id,
-            &call.who.principal_id,
+            call.who.actor(),
             key,
             &fingerprint[..],
             i64::from(answer.status),

@@ -105,11 +105,13 @@ impl Read<'_> {
     }
 }
 
-/// Keeps a revision from being removed while somebody reads it. A reader's pins of the same half
-/// of a cursor's life are one, and a pin's end never changes.
+/// Keeps a revision from being removed while somebody reads it, for at least a cursor's life. A
+/// reader's pins within half of that are one: its end never changes.
 fn pin(tx: &Tx, call: &Call, session_id: &SessionId, revision: i64) -> Result<()> {
     let who = &call.who;
-    let half = tx.now_ms / (CURSOR_AGE_MS / 2);
+    let half_ms = CURSOR_AGE_MS / 2;
+    let half = tx.now_ms / half_ms;
+    let expires_at = (half + 1) * half_ms + CURSOR_AGE_MS;
     let name = format!("{} {session_id} {revision} {half}", who.principal_id);
     let cursor_id = CursorId::from_hex(&hex(&Sha256::digest(name)[..16]));
     let snapshot = json!({ "session_id": session_id, "revision": revision }).to_string();
@@ -118,6 +120,6 @@ fn pin(tx: &Tx, call: &Call, session_id: &SessionId, revision: i64) -> Result<()
              (id, team_id, principal_id, kind, filters_hash, snapshot_json, expires_at)
          VALUES (?1, ?2, ?3, 'history', '', ?4, ?5)
          ON CONFLICT (id) DO NOTHING",
-        params![&cursor_id, &who.team_id, &who.principal_id, &snapshot, tx.now_ms + CURSOR_AGE_MS],
+        params![&cursor_id, &who.team_id, &who.principal_id, &snapshot, expires_at],
     )
 }

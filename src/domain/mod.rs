@@ -25,6 +25,7 @@ pub mod registry;
 pub mod roots;
 pub mod rules;
 pub mod search;
+pub mod search_scope;
 pub mod session_list;
 pub mod session_snapshot;
 pub mod session_versions;

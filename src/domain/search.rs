@@ -4,7 +4,7 @@
 //! and folded as the index does it.
 use crate::domain::capture_parts::Message;
 use crate::error::{Error, Result};
-use crate::limits::{QUERY_CHARS_MAX, SNIPPET_CHARS_MAX};
+use crate::limits::{QUERY_CHARS_MAX, SNIPPET_CHARS_MAX, SNIPPET_PHRASES_MAX};
 use crate::params;
 use crate::store::{Db, Tx};
 use crate::text::cut;
@@ -50,10 +50,21 @@ impl Search {
             ));
         }
         let q = q.replace(|c: char| c.is_control(), " ");
-        Ok(match syntax {
+        let mut search = match syntax {
             Syntax::Literal => Search::literal(&q),
-            Syntax::Fts => Search { phrases: phrases(&q), expression: Some(q) },
-        })
+            Syntax::Fts if is_balanced(&q) => Search { phrases: phrases(&q), expression: Some(q) },
+            Syntax::Fts => {
+                return Err(Error::field("q", "has a quote or parenthesis without its other half"));
+            }
+        };
+        search.phrases.truncate(SNIPPET_PHRASES_MAX);
+        Ok(search)
+    }
+
+    /// The expression within what the caller may see; nothing where that finds nothing.
+    pub fn within(&self, scope: Option<&str>) -> Option<String> {
+        let (expression, scope) = (self.expression.as_ref()?, scope?);
+        Some(format!("text : ({expression}) AND scope : ({scope})"))
     }
 
     /// Every word must be there as it stands.
@@ -74,12 +85,14 @@ impl Search {
     /// A window of the text around its first match, which stands between two marks.
     pub fn snippet(&self, text: &str) -> String {
         let words = words(text);
-        let found = (0..words.len()).find_map(|at| {
+        let found = words.iter().enumerate().find_map(|(at, (from, to))| {
+            let first = fold(&text[*from..*to]);
             self.phrases
                 .iter()
+                .filter(|phrase| phrase.begins_with(&first))
                 .filter_map(|phrase| phrase.ends(text, &words[at..]))
                 .max()
-                .map(|end| words[at].0..end)
+                .map(|end| *from..end)
         });
         let Some(found) = found else { return plain(cut(text, SNIPPET_CHARS_MAX)) };
         let begin = text[..found.start]
@@ -96,6 +109,14 @@ impl Search {
 }
 
 impl Phrase {
+    fn begins_with(&self, word: &str) -> bool {
+        match &self.words[..] {
+            [only] if self.is_prefix => word.starts_with(only.as_str()),
+            [first, ..] => first == word,
+            [] => false,
+        }
+    }
+
     /// Where the phrase ends if it stands at the beginning of these words.
     fn ends(&self, text: &str, words: &[(usize, usize)]) -> Option<usize> {
         let last = self.words.len().checked_sub(1)?;
@@ -134,6 +155,24 @@ fn phrases(expression: &str) -> Vec<Phrase> {
     found
 }
 
+/// Whether every quote and parenthesis has its other half, so that what is put around the
+/// expression stays around it.
+fn is_balanced(expression: &str) -> bool {
+    let (mut depth, mut quoted) = (0_i32, false);
+    for c in expression.chars() {
+        match c {
+            '"' => quoted = !quoted,
+            '(' if !quoted => depth += 1,
+            ')' if !quoted => depth -= 1,
+            _ => {}
+        }
+        if depth < 0 {
+            return false;
+        }
+    }
+    depth == 0 && !quoted
+}
+
 fn is_word(c: char) -> bool {
     c.is_alphanumeric() || is_combining_mark(c)
 }
@@ -161,6 +200,9 @@ fn folded(text: &str) -> Vec<String> {
 }
 
 fn fold(word: &str) -> String {
+    if word.is_ascii() {
+        return word.to_ascii_lowercase();
+    }
     word.nfd().filter(|c| !is_combining_mark(*c)).flat_map(char::to_lowercase).collect()
 }
 
@@ -175,32 +217,25 @@ pub struct Found {
     pub session_id: String,
 }
 
-/// At most `count` hits older than `before`, and whether there may be more. In an object with
-/// several teams it may find fewer: the index does not know of teams.
+/// At most `count` hits older than `before`, and where to go on if there may be more.
 pub fn messages(
     db: &Db,
-    team_id: &crate::ids::TeamId,
     expression: &str,
     before: i64,
     count: usize,
 ) -> Result<(Vec<Found>, Option<i64>)> {
     let hits = db.query(
-        "SELECT f.rowid, m.team_id = ?4, m.session_id
+        "SELECT f.rowid, m.session_id
            FROM (SELECT rowid FROM message_search
                   WHERE message_search MATCH ?1 AND rowid < ?2
                   ORDER BY rowid DESC
                   LIMIT ?3) f
           CROSS JOIN messages m ON m.id = f.rowid",
-        params![expression, before, count, team_id],
-        |row| Ok((row.get::<i64>()?, row.get::<bool>()?, row.get::<String>()?)),
+        params![expression, before, count],
+        |row| Ok(Found { row_id: row.get()?, session_id: row.get()? }),
     );
-    let hits = hits.map_err(expression_refused)?;
-    let more = hits.last().filter(|_| hits.len() == count).map(|(row_id, _, _)| *row_id);
-    let found = hits
-        .into_iter()
-        .filter(|(_, ours, _)| *ours)
-        .map(|(row_id, _, session_id)| Found { row_id, session_id })
-        .collect();
+    let found = hits.map_err(expression_refused)?;
+    let more = found.last().filter(|_| found.len() == count).map(|last| last.row_id);
     Ok((found, more))
 }
 
@@ -236,13 +271,13 @@ fn expression_refused(error: Error) -> Error {
 }
 
 /// Puts a session's title into the index, in place of the one before.
-pub fn put_title(tx: &Tx, session_row_id: i64, title: Option<&str>) -> Result<()> {
+pub fn put_title(tx: &Tx, session_row_id: i64, title: Option<&str>, scope: &str) -> Result<()> {
     tx.execute("DELETE FROM title_search WHERE rowid = ?1", params![session_row_id])?;
     match title {
         None => Ok(()),
         Some(title) => tx.execute(
-            "INSERT INTO title_search (rowid, text) VALUES (?1, ?2)",
-            params![session_row_id, title],
+            "INSERT INTO title_search (rowid, text, scope) VALUES (?1, ?2, ?3)",
+            params![session_row_id, title, scope],
         ),
     }
 }

@@ -4,6 +4,7 @@
 //! A snapshot is stored as a cursor that never changes. Behind its last pair the next one begins.
 use crate::api::Call;
 use crate::domain::search::{self, Search};
+use crate::domain::search_scope;
 use crate::domain::sessions::Stored;
 use crate::domain::visibility::{self, Candidate};
 use crate::error::{Error, Result};
@@ -65,10 +66,10 @@ pub fn take(db: &Db, call: &Call, filter: &Filter, after: Option<After>) -> Resu
         }
         (Some(search), None) => {
             let begin = (SAFE_INTEGER_MAX, SAFE_INTEGER_MAX, Vec::new());
-            Taking::new(db, call, filter, search, begin).run()
+            Taking::new(db, call, filter, search, begin)?.run()
         }
         (Some(search), Some(After::Search { titles_before, before, seen })) => {
-            Taking::new(db, call, filter, search, (titles_before, before, seen)).run()
+            Taking::new(db, call, filter, search, (titles_before, before, seen))?.run()
         }
         _ => Err(invalid_cursor()),
     }
@@ -124,7 +125,7 @@ struct Taking<'a> {
     db: &'a Db<'a>,
     call: &'a Call<'a>,
     filter: &'a Filter,
-    expression: Option<&'a str>,
+    expression: Option<String>,
     titles_before: Option<i64>,
     before: Option<i64>,
     seen: HashSet<String>,
@@ -139,31 +140,31 @@ impl<'a> Taking<'a> {
         filter: &'a Filter,
         search: &'a Search,
         (titles_before, before, seen): (i64, i64, Vec<String>),
-    ) -> Taking<'a> {
-        Taking {
+    ) -> Result<Taking<'a>> {
+        Ok(Taking {
             db,
             call,
             filter,
-            expression: search.expression.as_deref(),
+            expression: search.within(search_scope::of_caller(db, &call.who)?.as_deref()),
             // Nothing is older than the first row.
             titles_before: (titles_before > 0).then_some(titles_before),
             before: (before > 0).then_some(before),
             seen: seen.into_iter().collect(),
             pairs: Vec::new(),
             rows_spent: 0,
-        }
+        })
     }
 
     fn run(mut self) -> Result<Snapshot> {
-        while let Some(expression) = self.expression {
+        while let Some(expression) = self.expression.clone() {
             let full = self.pairs.len() + SEARCH_HITS_PER_STEP > SNAPSHOT_PAIRS_MAX;
             if full || self.rows_spent >= SEARCH_ROWS_MAX {
                 break;
             }
             if let Some(before) = self.before {
-                self.before = self.step_messages(expression, before)?;
+                self.before = self.step_messages(&expression, before)?;
             } else if let Some(before) = self.titles_before {
-                self.titles_before = self.step_titles(expression, before)?;
+                self.titles_before = self.step_titles(&expression, before)?;
             } else {
                 break;
             }
@@ -191,9 +192,7 @@ impl<'a> Taking<'a> {
     }
 
     fn step_messages(&mut self, expression: &str, before: i64) -> Result<Option<i64>> {
-        let team_id = &self.call.who.team_id;
-        let (found, more) =
-            search::messages(self.db, team_id, expression, before, SEARCH_HITS_PER_STEP)?;
+        let (found, more) = search::messages(self.db, expression, before, SEARCH_HITS_PER_STEP)?;
         self.rows_spent += 2 * found.len();
         let mut newest: HashMap<String, i64> = HashMap::new();
         let mut order = Vec::new();

@@ -3,7 +3,7 @@ use crate::api::{Answer, Call};
 use crate::auth::{Principal, Role};
 use crate::domain::events::{self, Event, Stage};
 use crate::domain::visibility::{self, Origins};
-use crate::domain::{journal, search};
+use crate::domain::{journal, search, search_scope};
 use crate::error::{Error, Result};
 use crate::guard;
 use crate::ids::{Id, PrincipalId, SessionId, SourceId, TeamId};
@@ -183,7 +183,10 @@ pub fn change(tx: &Tx, call: &Call) -> Result<Answer> {
         |row| row.get::<i64>(),
     )?;
     for row_id in row_ids {
-        search::put_title(tx, row_id, title.as_deref())?;
+        let sources = stored.source_ids();
+        let sources = sources.iter().map(String::as_str);
+        let scope = search_scope::of_session(&call.who.team_id, &stored.session_id, sources);
+        search::put_title(tx, row_id, title.as_deref(), &scope)?;
     }
     let source_id = current_source(tx, call, &stored)?;
     let event = Event {
@@ -299,12 +302,16 @@ pub struct NewVersion<'a> {
     pub harness: &'a str,
     pub title: Option<&'a str>,
     pub message_count: i64,
+    /// What the title carries in the search index.
+    pub scope: &'a str,
+    pub scope_changed: bool,
     pub is_new: bool,
 }
 
 /// Makes the session's row, or moves it to its new version. A member's title stays.
 pub fn put_version(tx: &Tx, team_id: &TeamId, new: &NewVersion) -> Result<()> {
-    let NewVersion { session_id, revision, harness, title, message_count, is_new } = new;
+    let NewVersion { session_id, revision, harness, title, message_count, scope, .. } = new;
+    let NewVersion { scope_changed, is_new, .. } = new;
     if *is_new {
         let row_ids = tx.execute_returning(
             "INSERT INTO sessions
@@ -315,7 +322,7 @@ pub fn put_version(tx: &Tx, team_id: &TeamId, new: &NewVersion) -> Result<()> {
             |row| row.get::<i64>(),
         )?;
         return match (row_ids.first(), title) {
-            (Some(row_id), Some(title)) => search::put_title(tx, *row_id, Some(title)),
+            (Some(row_id), Some(title)) => search::put_title(tx, *row_id, Some(title), scope),
             _ => Ok(()),
         };
     }
@@ -330,8 +337,8 @@ pub fn put_version(tx: &Tx, team_id: &TeamId, new: &NewVersion) -> Result<()> {
           WHERE rowid = ?1",
         params![row_id, *revision, title, *message_count, tx.now_ms],
     )?;
-    if title == stored.as_deref() {
+    if title == stored.as_deref() && !scope_changed {
         return Ok(());
     }
-    search::put_title(tx, row_id, title)
+    search::put_title(tx, row_id, title, scope)
 }

@@ -37,8 +37,8 @@ impl CreateUpload {
         if self.size > bytes_max {
             return Err(Error::too_large(usize::try_from(bytes_max).unwrap_or(0), "an upload"));
         }
-        let chunk_size = self.chunk_size.unwrap_or(CHUNK_BYTES_DEFAULT);
         let least = CHUNK_BYTES_MIN.max(quotient_up(self.size, CHUNKS_MAX));
+        let chunk_size = self.chunk_size.unwrap_or(CHUNK_BYTES_DEFAULT.max(least));
         guard::in_range("chunk_size", chunk_size, least..=CHUNK_BYTES_MAX)?;
         Ok(chunk_size)
     }

@@ -490,3 +490,66 @@ fn a_change_writes_its_event() {
         1
     );
 }
+
+#[test]
+fn a_new_origin_is_bound_even_if_it_brings_nothing_new() {
+    let team = Team::new();
+    let laptop = team.publisher("laptop");
+    let id = session(&team.publish(&laptop.token, "n1", &messages(0, 2, "a")));
+    let resumed = json!({ "harness": "claude-code", "native_id": "n2", "session_id": id });
+    let bound = team.publish_with(&laptop.token, resumed, &messages(0, 2, "a"));
+    assert_eq!((&bound["session_id"], &bound["unchanged"]), (&json!(id), &json!(true)));
+    let next = team.publish(&laptop.token, "n2", &messages(0, 3, "a"));
+    assert_eq!((&next["session_id"], &next["revision"]), (&json!(id), &json!(2)));
+}
+
+#[test]
+fn a_body_may_name_only_so_many_uploads() {
+    let team = Team::new();
+    let laptop = team.publisher("laptop");
+    let naming = |count: usize| {
+        let names: Vec<String> = (0..count).map(|n| format!("upload_{n:032x}")).collect();
+        json!({ "harness": "codex", "native_id": "n1", "title": names.join(" ") })
+    };
+    assert_eq!(team.post(&laptop.token, "/captures", naming(50)).status, 201);
+    let refused = team.post(&laptop.token, "/captures", naming(51));
+    assert_eq!(refused.refusal(), (400, "invalid_request", "upload ids"));
+}
+
+#[test]
+fn a_paused_source_takes_no_part() {
+    let team = Team::new();
+    let laptop = team.publisher("laptop");
+    let capture = team.begin(&laptop.token, begin("n1"));
+    team.driver.connection().execute("UPDATE sources SET state = 'paused'", []).unwrap();
+    let path = format!("/captures/{capture}/parts/0");
+    let refused = team.put(&laptop.token, &path, r#"{"messages":[]}"#);
+    assert_eq!(refused.refusal(), (409, "conflict", ""));
+    assert_eq!(team.count("SELECT count(*) FROM capture_parts"), 0);
+}
+
+#[test]
+fn machines_of_one_custodian_have_keys_of_their_own() {
+    let team = Team::new();
+    let laptop = team.publisher("laptop");
+    let desk = team.publisher_of(&laptop.custodian_id, "desk");
+    let body = begin("n1").to_string();
+    let send = |token: &str| {
+        let key = [("idempotency-key", "k")];
+        let got = team.send(token, "POST", "/captures", &key, Some(body.as_bytes()));
+        (got.data(201)["id"].clone(), got.data(201)["source_id"].clone())
+    };
+    let (first, second) = (send(&laptop.token), send(&desk.token));
+    assert_ne!(first.0, second.0);
+    assert_eq!(second.1, json!(desk.source_id));
+}
+
+#[test]
+fn a_strangers_expired_capture_stays_unknown() {
+    let team = Team::new();
+    let (laptop, other) = (team.publisher("laptop"), team.publisher("other"));
+    let capture = team.begin(&laptop.token, begin("n1"));
+    team.advance(CAPTURE_AGE_MS);
+    assert_eq!(team.get(&other.token, &format!("/captures/{capture}")).status, 404);
+    assert_eq!(team.get(&laptop.token, &format!("/captures/{capture}")).status, 410);
+}

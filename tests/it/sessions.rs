@@ -395,3 +395,72 @@ fn a_token_notes_its_use_at_most_hourly() {
     team.get(&team.owner, "");
     assert_eq!(used(), first + LAST_USED_STEP_MS);
 }
+
+#[test]
+fn a_search_tells_nothing_of_what_the_caller_may_not_see() {
+    let team = Team::new();
+    let (mine, yours) = (team.publisher("mine"), team.publisher("yours"));
+    for n in 0..40 {
+        team.publish(&mine.token, &format!("m{n}"), &messages(0, 5, "marker"));
+    }
+    let search = |word: &str| {
+        let path = format!("/sessions?syntax=fts&limit=200&q={word}+OR+marker");
+        let got = team.get(&mine.token, &path);
+        (got.items().len(), got.json["next_cursor"].is_null())
+    };
+    let before = search("hunter2");
+    for n in 0..60 {
+        team.publish(&yours.token, &format!("y{n}"), &messages(0, 5, "hunter2"));
+    }
+    assert_eq!(search("hunter2"), before);
+    assert_eq!(search("hunter3"), before);
+    assert_eq!(team.get(&mine.token, "/sessions?q=hunter2").items().len(), 0);
+    // What stands around the expression cannot be left.
+    for q in ["a)+OR+(hunter2", "%22", "scope:t*", "%7Bscope%7D:n*"] {
+        let got = team.get(&mine.token, &format!("/sessions?syntax=fts&q={q}"));
+        assert!(got.status == 400 || got.items().is_empty(), "{q}: {}", got.json);
+    }
+    // A grant, and a source that opens up, are found at once.
+    let session_id = session(&team.publish(&yours.token, "shared", &messages(0, 1, "hunter2")));
+    team.driver
+        .connection()
+        .execute(
+            "INSERT INTO session_grants VALUES (?1, ?2, 'principal', ?3, 'read', 0)",
+            [team.id.to_string(), session_id.clone(), mine.custodian_id.to_string()],
+        )
+        .unwrap();
+    assert_eq!(ids(team.get(&mine.token, "/sessions?q=hunter2").items()), [session_id]);
+    team.driver.connection().execute("UPDATE sources SET visibility = 'team'", []).unwrap();
+    assert_eq!(all(&team, &mine.token, "/sessions?q=hunter2&limit=50").len(), 61);
+}
+
+#[test]
+fn a_search_of_many_phrases_in_long_texts_ends() {
+    let team = Team::new();
+    let laptop = team.publisher("laptop");
+    let text = format!("{} needle", "b ".repeat(30_000));
+    for n in 0..20 {
+        let message = json!({ "ordinal": 0, "role": "user", "text": text });
+        team.publish(&laptop.token, &format!("n{n}"), &[message]);
+    }
+    let words: Vec<String> = (0..110).map(|n| format!("x{n}")).collect();
+    let q = format!("needle+OR+{}", words.join("+OR+"));
+    let got = team.get(&laptop.token, &format!("/sessions?limit=20&syntax=fts&q={q}"));
+    assert_eq!(got.items().len(), 20);
+    assert!(got.items()[0]["hit"]["snippet"].as_str().unwrap().contains("\u{2}needle\u{3}"));
+}
+
+#[test]
+fn a_pin_lasts_a_quarter_of_an_hour_from_its_last_read() {
+    let team = Team::new();
+    let laptop = team.publisher("laptop");
+    let id = session(&team.publish(&laptop.token, "n1", &messages(0, 2, "a")));
+    team.publish(&laptop.token, "n1", &messages(0, 1, "b"));
+    for _ in 0..4 {
+        team.advance(CURSOR_AGE_MS / 3);
+        let got = team.get(&laptop.token, &format!("/sessions/{id}/messages?revision=1"));
+        assert_eq!(got.status, 200);
+        let least = team.count("SELECT max(expires_at) FROM cursors") - team.now_ms.get();
+        assert!((CURSOR_AGE_MS..=2 * CURSOR_AGE_MS).contains(&least), "{least}");
+    }
+}

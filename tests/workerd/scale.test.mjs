@@ -109,6 +109,7 @@ async function seed() {
     `WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < ${count - 1})`;
   const session = (number) => `'session_' || printf('%032x', ${number})`;
   const at = Date.now() - SESSIONS;
+  const scope = `t${team.id.split('_')[1]} s${source.split('_')[1]}`;
   const run = (sql, ...bindings) => object.query(sql, team.id, ...bindings);
   await run(
     `${numbers(SESSIONS)}
@@ -140,7 +141,7 @@ async function seed() {
        FROM n`,
   );
   await object.query(
-    `INSERT INTO message_search (rowid, text)
-     SELECT id, value_json ->> 'text' FROM messages WHERE digest = printf('%032x', id - (SELECT min(id) FROM messages WHERE session_id = ${session('0')}))`,
+    `INSERT INTO message_search (rowid, text, scope)
+     SELECT id, value_json ->> 'text', '${scope}' FROM messages WHERE digest = printf('%032x', id - (SELECT min(id) FROM messages WHERE session_id = ${session('0')}))`,
   );
 }

@@ -302,11 +302,10 @@ impl World {
         }
         let got = self.team.fill(&token, &capture, &sent);
         let session = got.data(200)["session_id"].as_str().unwrap().to_owned();
-        if got.data(200)["unchanged"] == true {
-            return;
+        self.origins.insert((publisher, native), session.clone());
+        if got.data(200)["unchanged"] != true {
+            self.contents.insert(session, content);
         }
-        self.contents.insert(session.clone(), content);
-        self.origins.insert((publisher, native), session);
     }
 
     fn upload(&mut self) {
