@@ -5,16 +5,17 @@ pub use crate::answer::{Answer, Body, Chunks, Job, Reply};
 use crate::auth::{self, Token};
 pub use crate::call::{Call, Config, Envelope, HEADERS, Request};
 use crate::domain::{
-    capture_commit, capture_parts, captures, configuration, credentials, grants, groups, heartbeat,
-    idempotency, journal, machines, members, message_pages, roots, rules, session_list,
-    session_versions, sessions, sources, teams, upload_chunks, upload_commit, upload_content,
-    uploads,
+    attachments, capture_commit, capture_parts, captures, configuration, continuation_list,
+    continuations, credentials, effects, event_log, grants, groups, heartbeat, idempotency,
+    journal, machines, members, message_pages, operation_calls, presence_log, roots, rules,
+    session_export, session_list, session_versions, sessions, sources, team_removal, teams,
+    upload_chunks, upload_commit, upload_content, uploads,
 };
 use crate::error::{Code, Error, Result};
 use crate::ids::{Id, ServerId, TeamId};
 use crate::limits::{
     CHUNK_BYTES_MAX, HEARTBEAT_BYTES_MAX, JSON_BYTES_MAX, PART_BYTES_MAX, RATE_TENTHS,
-    STORE_FULL_PERCENT, URL_BYTES_MAX,
+    STORE_FULL_PERCENT, URL_BYTES_MAX, WIPE_RETRY_S,
 };
 use crate::maintain;
 use crate::rate::RateLimiter;
@@ -100,6 +101,13 @@ const fn patch(path: &'static str, run: Write) -> Route {
 const fn delete(path: &'static str, run: Write) -> Route {
     Route { grows: false, ..route("DELETE", path, Payload::None, Run::Write(run)) }
 }
+/// Changes that make the store smaller, with a body that confirms them.
+const fn end(path: &'static str, run: Write) -> Route {
+    Route { payload: Payload::Json(JSON_BYTES_MAX), ..delete(path, run) }
+}
+const fn empty(path: &'static str, run: Write) -> Route {
+    Route { grows: false, ..post(path, run) }
+}
 const fn long(method: &'static str, path: &'static str, run: Long) -> Route {
     route(method, path, Payload::Json(JSON_BYTES_MAX), Run::Long(run))
 }
@@ -123,6 +131,7 @@ const CHUNK: Payload = Payload::Bytes(CHUNK_BYTES_MAX as usize);
 pub const ROUTES: &[Route] = &[
     get   ("",                                   teams::get),
     patch ("",                                   teams::change),
+    end   ("",                                   team_removal::delete),
     get   ("/me",                                teams::me),
     find  ("/members",                           members::list),
     create("/members",                           members::add),
@@ -146,6 +155,7 @@ pub const ROUTES: &[Route] = &[
     patch ("/sources/{source}",                  sources::change),
     find  ("/machines",                          machines::list),
     create("/machines",                          machines::enroll),
+    find  ("/machines/events",                   presence_log::list),
     get   ("/machines/{machine}",                machines::get),
     delete("/machines/{machine}",                machines::remove),
     beat  ("/machines/{machine}/heartbeat",      heartbeat::post),
@@ -157,6 +167,8 @@ pub const ROUTES: &[Route] = &[
     get   ("/machines/{machine}/rules/{rule}",   rules::get),
     patch ("/machines/{machine}/rules/{rule}",   rules::change),
     delete("/machines/{machine}/rules/{rule}",   rules::delete),
+    create("/machines/{machine}/operations",     operation_calls::ask_machine),
+    post  ("/machines/{machine}/effects/{effect}",   effects::settle),
     create("/captures",                          captures::begin),
     get   ("/captures/{capture}",                captures::get),
     delete("/captures/{capture}",                captures::abort),
@@ -173,12 +185,26 @@ pub const ROUTES: &[Route] = &[
     get   ("/sessions/{session}/grants/{kind}/{subject}", grants::get),
     set   ("/sessions/{session}/grants/{kind}/{subject}", GRANT, grants::put),
     delete("/sessions/{session}/grants/{kind}/{subject}", grants::remove),
+    get   ("/sessions/{session}/export",         session_export::get),
+    create("/sessions/{session}/continuations",  continuations::create),
+    create("/sessions/{session}/attachments",    attachments::create),
+    create("/sessions/{session}/operations",     operation_calls::ask_session),
     create("/uploads",                           uploads::create),
     get   ("/uploads/{upload}",                  uploads::get),
     post  ("/uploads/{upload}/chunks",           upload_chunks::attach),
     put   ("/uploads/{upload}/chunks/{index}",   CHUNK, upload_chunks::put),
     long  ("POST", "/uploads/{upload}/commit",   upload_commit::commit),
     get   ("/uploads/{upload}/content",          upload_content::get),
+    find  ("/continuations",                     continuation_list::list),
+    get   ("/continuations/{continuation}",      continuations::get),
+    post  ("/continuations/{continuation}/accept",   continuations::accept),
+    post  ("/continuations/{continuation}/complete", continuations::complete),
+    delete("/attachments/{attachment}",          attachments::close),
+    find  ("/operations",                        operation_calls::list),
+    get   ("/operations/{operation}",            operation_calls::get),
+    find  ("/events",                            event_log::list),
+    find  ("/events/current",                    event_log::current),
+    empty ("/wipe",                              team_removal::wipe),
     get   ("/maintain",                          maintain::api::get),
     long_upkeep("POST", "/maintain",             maintain::api::run),
     get   ("/metrics",                           maintain::api::metrics),
@@ -289,6 +315,11 @@ fn answer(plane: &Plane, request: &Request) -> Result<Reply> {
         request,
         body,
     };
+    if route.grows && call.who.team_is_wiped {
+        let message = "the team is being wiped; what it makes now would go too";
+        return Err(Error::new(Code::Overloaded, message)
+            .with_header("Retry-After", WIPE_RETRY_S.to_string()));
+    }
     if route.grows {
         room(db, plane.config)?;
     }

@@ -6,6 +6,10 @@ use serde::de::DeserializeOwned;
 /// A JSON body. A surrogate without its half reads as U+FFFD.
 pub fn body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let text = text(bytes)?;
+    // A struct would also be read from a list, by position.
+    if text.trim_start().starts_with('[') {
+        return Err(Error::new(Code::InvalidRequest, "the body must be an object"));
+    }
     let mut json = serde_json::Deserializer::from_str(&text);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|e| refusal(e, &text))?;
     json.end().map_err(|error| malformed(&error))?;

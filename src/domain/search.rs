@@ -217,7 +217,8 @@ pub struct Found {
     pub session_id: String,
 }
 
-/// At most `count` hits older than `before`, and where to go on if there may be more.
+/// At most `count` hits older than `before`, and where to go on if there may be more. The index goes
+/// straight to an integer; from a number with a fraction, as all are bound, it would begin anew.
 pub fn messages(
     db: &Db,
     expression: &str,
@@ -227,7 +228,7 @@ pub fn messages(
     let hits = db.query(
         "SELECT f.rowid, m.session_id
            FROM (SELECT rowid FROM message_search
-                  WHERE message_search MATCH ?1 AND rowid < ?2
+                  WHERE message_search MATCH ?1 AND rowid < CAST(?2 AS INTEGER)
                   ORDER BY rowid DESC
                   LIMIT ?3) f
           CROSS JOIN messages m ON m.id = f.rowid",
@@ -248,7 +249,7 @@ pub fn titles(
 ) -> Result<(Vec<i64>, Option<i64>)> {
     let hits = db.query(
         "SELECT rowid FROM title_search
-          WHERE title_search MATCH ?1 AND rowid < ?2
+          WHERE title_search MATCH ?1 AND rowid < CAST(?2 AS INTEGER)
           ORDER BY rowid DESC
           LIMIT ?3",
         params![expression, before, count],

@@ -5,6 +5,7 @@ mod forward;
 mod operator;
 
 use crate::api::{self, Answer};
+use crate::auth;
 use crate::error::{Code, Error, Result};
 use crate::ids::{Id, RequestId, System};
 use crate::object::http::{self, Head};
@@ -39,8 +40,16 @@ async fn route(env: &Env, head: &Head, request: &mut Request) -> Result<Response
     match head.path.as_str() {
         "/v1/health" => health(env, head).await,
         "/v1/teams" => operator::teams(env, head, request).await,
+        path if is_operators_deletion(head, path) => operator::delete(env, head, request).await,
         _ => team(env, head, request).await,
     }
+}
+
+/// Whether a team's deletion comes with a token that is no team's.
+fn is_operators_deletion(head: &Head, path: &str) -> bool {
+    let is_team = path.strip_prefix("/v1/teams/").is_some_and(|team| !team.contains('/'));
+    let token = head.header("authorization").and_then(auth::bearer);
+    head.method == "DELETE" && is_team && token.is_some_and(|token| !token.starts_with("tp_"))
 }
 
 /// Everything below `/v1/teams/{team}`, answered by the object that holds the team.

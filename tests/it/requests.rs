@@ -132,3 +132,11 @@ fn a_token_is_good_until_its_last_millisecond_and_only_as_it_is() {
     team.advance(1);
     assert_eq!(team.get(&laptop.token, "").status, 401);
 }
+
+#[test]
+fn a_list_is_no_object() {
+    let team = Team::new();
+    let got = team.send(&team.owner, "PATCH", "", &[], Some(b"[\"other\"]"));
+    assert_eq!(got.status, 400);
+    assert_eq!(team.get(&team.owner, "").data(200)["name"], "Acme");
+}
