@@ -4,6 +4,7 @@ mod captures;
 mod credentials;
 mod grants;
 mod groups;
+mod health;
 mod heartbeat;
 mod journal;
 mod machines;
