@@ -2,12 +2,14 @@
 //
 // The first start makes it; what a later one needs is kept in demo.json. The sessions come from
 // tests/fixtures. Each is published as a connector would while the agent works: the file is read a
-// few times as it grows, and each capture sends only what came after the last.
+// few times as it grows, and each capture sends only what came after the last. What retention does
+// to weeks of that is shown beside it, in a server of its own.
 
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { inRoot } from './lib/paths.mjs';
-import { Stop } from './lib/log.mjs';
+import { retentionDemo } from './lib/retention-demo.mjs';
+import { send } from './lib/send.mjs';
 import { messageJson, messagesOf, readRows } from './lib/transcripts.mjs';
 
 const SESSIONS = [
@@ -60,6 +62,7 @@ async function create({ url, operatorToken, say }) {
     say(`Published ${sample.harness}: ${sample.title}`);
     sessions.push({ id: sessionId, title: sample.title });
   }
+  say(await retentionDemo());
   return {
     teamId: team.id,
     machineId: machine.id,
@@ -99,18 +102,6 @@ async function publish(url, token, base, { harness, file, title }) {
     sent = messages;
   }
   return sessionId;
-}
-
-/** Sends a request, its body JSON text or a value. Resolves with the answer's `data`. */
-async function send(url, token, method, path, body) {
-  const response = await fetch(url + path, {
-    method,
-    headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
-    body: typeof body === 'string' ? body : JSON.stringify(body),
-  });
-  const text = await response.text();
-  if (!response.ok) throw new Stop(`The demo failed at ${method} ${path}: ${response.status} ${text}`);
-  return text === '' ? null : JSON.parse(text).data;
 }
 
 function explain({ url, state, file, say }) {

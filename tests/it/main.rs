@@ -5,6 +5,7 @@ mod credentials;
 mod events;
 mod grants;
 mod groups;
+mod health;
 mod heartbeat;
 mod journal;
 mod machines;

@@ -41,12 +41,12 @@ function sendRaw(text) {
 const head = (line, headers) =>
   [line, 'Host: 127.0.0.1', ...headers, '', ''].join('\r\n');
 
-test('health says the version and the schema, and nothing else', async () => {
+test('health says the version, the schema and the age of the backlog, and nothing else', async () => {
   const { status, headers, body } = await plane.api('GET', '/v1/health');
 
   assert.equal(status, 200);
   assert.equal(headers.get('content-type'), 'application/json');
-  assert.deepEqual(Object.keys(body).sort(), ['schema', 'status', 'version']);
+  assert.deepEqual(Object.keys(body).sort(), ['backlog_age_ms', 'schema', 'status', 'version']);
   assert.equal(body.status, 'ok');
 });
 

@@ -23,7 +23,7 @@ export const APP_ROOT_SECRET = 'app-root-secret-of-the-tests';
 
 const HOOKS = [
   'query', 'alarmAt', 'runAlarm', 'setMaxPages', 'databaseSize', 'abort', 'counts', 'resetCounts',
-  'fail', 'setAlarm', 'setClock',
+  'fail', 'setAlarm', 'setClock', 'instances',
 ];
 
 const DEFAULT_BINDINGS = {

@@ -8,6 +8,9 @@ export default plane.default;
 export const Team = withHooks(plane.Team);
 export const Directory = withHooks(plane.Directory);
 
+/** By the object's name. */
+const instances = new Map();
+
 function withHooks(Guarded) {
   return class extends Guarded {
     #sql;
@@ -22,6 +25,12 @@ function withHooks(Guarded) {
       this.#counts = counts;
       this.#failure = failure;
       this.context = ctx;
+      instances.set(ctx.id.name, (instances.get(ctx.id.name) ?? 0) + 1);
+    }
+
+    /** How many instances of this object there were so far. */
+    async instances() {
+      return instances.get(this.context.id.name);
     }
 
     /** Runs SQL past the core and its counters. */
