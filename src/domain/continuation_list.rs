@@ -59,7 +59,7 @@ pub fn list(db: &Db, call: &Call) -> Result<Answer> {
           ORDER BY id
           LIMIT ?3",
         params![&call.who.team_id, page.after(), ROWS_EXAMINED_MAX],
-        |row| Examined::read(row),
+        Examined::read,
     )?;
     let last = (examined.len() == ROWS_EXAMINED_MAX)
         .then(|| examined.last().map(|one| one.id.clone()))
