@@ -186,6 +186,20 @@ impl<'a> Call<'a> {
         let body = format!(r#"{envelope},"items":[{items}],"last":{last},"next_cursor":null}}"#);
         Answer { body: Body::Json(body), ..Answer::default() }
     }
+
+    /// A page of a list that also says the position of a log to go on from.
+    pub fn log_page(
+        &self,
+        items: &[impl Serialize],
+        last: impl Serialize,
+        next_cursor: Option<&str>,
+    ) -> Result<Answer> {
+        let items = serde_json::to_string(items).map_err(|e| Error::internal(e.to_string()))?;
+        let (last, next) = (json!(last), json!(next_cursor));
+        let Envelope(envelope) = self.envelope();
+        let body = format!(r#"{envelope},"items":{items},"last":{last},"next_cursor":{next}}}"#);
+        Ok(Answer { body: Body::Json(body), ..Answer::default() })
+    }
 }
 
 /// The beginning of an answer: its version and context.

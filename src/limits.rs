@@ -145,6 +145,23 @@ const _: () =
 const _: () = assert!(UPLOAD_BYTES_MAX_DEFAULT <= CHUNKS_MAX * CHUNK_BYTES_MIN);
 const _: () = assert!(CHUNK_BYTES_MAX <= SLICE_BYTES_MAX);
 
+// Continuations, attachments and operations.
+pub const PROMPT_CHARS_MAX: usize = 64 << 10;
+pub const RECEIPT_BYTES_MAX: usize = 64 << 10;
+/// Open ones that a session has at a time.
+pub const CONTINUATIONS_OPEN_MAX: usize = 100;
+/// Open ones that a machine has at a time.
+pub const ATTACHMENTS_OPEN_MAX: usize = 256;
+pub const OPERATION_KIND_CHARS_MAX: usize = 64;
+pub const OPERATION_INPUT_BYTES_MAX: usize = 256 << 10;
+pub const EFFECT_RESULT_BYTES_MAX: usize = 256 << 10;
+/// Effects without a result that a machine has at a time.
+pub const EFFECTS_PENDING_MAX: usize = 1_000;
+/// Hex digits of the part of a position that a wipe or an import changes.
+pub const EPOCH_DIGITS: usize = 8;
+/// Rows of a log or list that are looked at together for those the caller may see.
+pub const ROWS_FILTERED_AT_ONCE: usize = 200;
+
 // Retention.
 /// Every upload's id that a request names in its texts; each is a reference that a trigger keeps.
 pub const NAMED_UPLOADS_MAX: usize = 50;

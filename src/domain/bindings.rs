@@ -1,12 +1,12 @@
 //! Bindings: the sessions that agents on a machine have open, as its heartbeat says.
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
 use crate::guard;
 use crate::ids::{MachineId, SourceId, TeamId};
 use crate::limits::{
     BINDING_VALUE_BYTES_MAX, HARNESS_CHARS_MAX, NAME_CHARS_MAX, NATIVE_ID_CHARS_MAX,
 };
 use crate::params;
-use crate::store::Tx;
+use crate::store::{Db, Tx};
 use serde_json::value::RawValue;
 
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
@@ -28,7 +28,7 @@ impl Binding {
         let bytes = self.value.as_ref().map_or(0, |value| value.get().len());
         if bytes > BINDING_VALUE_BYTES_MAX {
             let message = format!("may have at most {BINDING_VALUE_BYTES_MAX} bytes");
-            return Err(crate::error::Error::field(format!("{field}.value"), message));
+            return Err(Error::field(format!("{field}.value"), message));
         }
         Ok(())
     }
@@ -82,4 +82,19 @@ pub fn replace(tx: &Tx, of: &Of, wanted: &str) -> Result<Vec<String>> {
         params![team_id, wanted, source_id],
         |row| row.get(),
     )
+}
+
+/// Refuses a binding that the machine has not.
+pub fn must_exist(db: &Db, team_id: &TeamId, machine_id: &MachineId, id: &str) -> Result<()> {
+    let there = db.query_one(
+        "SELECT EXISTS (SELECT 1 FROM bindings
+                         WHERE team_id = ?1 AND machine_id = ?2 AND id = ?3)",
+        params![team_id, machine_id, id],
+        |row| row.get::<bool>(),
+    )?;
+    if there {
+        return Ok(());
+    }
+    let message = "the machine has no such binding, as far as its heartbeats say";
+    Err(Error::new(Code::NotFound, message).with("field", "binding_id"))
 }

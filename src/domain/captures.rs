@@ -2,7 +2,7 @@
 //! commit (`capture_commit.rs`). A capture is `staging` until it commits, is aborted or expires.
 use crate::api::{Answer, Call};
 use crate::auth::{Principal, Role};
-use crate::domain::{publishing, visibility};
+use crate::domain::{continuations, publishing, visibility};
 use crate::error::{Code, Error, Result};
 use crate::guard;
 use crate::ids::{CaptureId, ContinuationId, Id, SessionId, SourceId, UploadId};
@@ -213,9 +213,17 @@ pub fn target(db: &Db, who: &Principal, source_id: &SourceId, begin: &Begin) -> 
         params![&who.team_id, source_id, &begin.harness, &begin.native_id],
         |row| Ok((row.get::<Option<SessionId>>()?, row.get::<bool>()?)),
     )?;
+    // A machine that was given a continuation may carry its session on, whatever else it sees.
+    let mut given = false;
     let asked = match (&begin.session_id, &begin.continuation_id) {
         (Some(session_id), _) => Some(session_id.clone()),
-        (None, Some(id)) => Some(continued_session(db, who, id)?),
+        (None, Some(id)) => match continuations::session_given(db, who, id)? {
+            Some(session_id) => {
+                given = true;
+                Some(session_id)
+            }
+            None => Some(continuations::session_of(db, who, id)?),
+        },
         (None, None) => None,
     };
     match (origin, asked) {
@@ -230,7 +238,9 @@ pub fn target(db: &Db, who: &Principal, source_id: &SourceId, begin: &Begin) -> 
             Err(Error::new(Code::SessionDeleted, message))
         }
         (_, Some(asked)) => {
-            visibility::must_continue(db, who, &asked)?;
+            if !given {
+                visibility::must_continue(db, who, &asked)?;
+            }
             let alive = db.query_optional(
                 "SELECT 1 FROM sessions WHERE team_id = ?1 AND id = ?2 AND deleted_at IS NULL",
                 params![&who.team_id, &asked],
@@ -240,15 +250,6 @@ pub fn target(db: &Db, who: &Principal, source_id: &SourceId, begin: &Begin) -> 
         }
         (_, None) => Ok(Target::NewSession),
     }
-}
-
-fn continued_session(db: &Db, who: &Principal, id: &ContinuationId) -> Result<SessionId> {
-    db.query_optional(
-        "SELECT session_id FROM continuations WHERE team_id = ?1 AND id = ?2",
-        params![&who.team_id, id],
-        |row| row.get(),
-    )?
-    .ok_or_else(Error::not_found)
 }
 
 /// `base` must name the current revision, and keep no more than it has.

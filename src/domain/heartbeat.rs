@@ -187,6 +187,7 @@ pub fn take(
             tx.now_ms
         ],
     )?;
+    attachments::activate_all_of_machine(tx, team_id, machine_id)?;
     let machine = machines::load(tx, team_id, machine_id)?;
     Ok(beaten(machine, kept))
 }

@@ -9,15 +9,16 @@ use crate::limits::{IDEMPOTENCY_AGE_MS, IDEMPOTENCY_KEY_CHARS_MAX};
 use crate::params;
 use crate::store::Tx;
 use serde_json::Value as Json;
+use serde_json::value::RawValue;
 
 /// Fields that hold a secret in an answer marked as such.
 const SECRET_FIELDS: &[&str] = &["token", "webhook_secret"];
 
-/// A kept answer: the body is sent again as it is.
+/// A kept answer: the body is sent again as it is, also what a client sent that no text can hold.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Kept {
     etag: Option<String>,
-    body: Json,
+    body: Box<RawValue>,
 }
 
 /// Runs `create`, or replays what it answered to the same request of the same principal.
@@ -79,10 +80,15 @@ pub fn keep(answer: &Answer) -> Result<String> {
     let Body::Json(text) = &answer.body else {
         return Err(Error::internal("only JSON answers are kept for repetition"));
     };
-    let mut body: Json = serde_json::from_str(text).map_err(|e| Error::internal(e.to_string()))?;
-    if answer.secret {
+    let internal = |e: serde_json::Error| Error::internal(e.to_string());
+    let body = if answer.secret {
+        let mut body: Json = serde_json::from_str(text).map_err(internal)?;
         forget_secrets(&mut body);
-    }
+        serde_json::value::to_raw_value(&body)
+    } else {
+        RawValue::from_string(text.clone())
+    };
+    let body = body.map_err(internal)?;
     let etag = answer.headers.iter().find(|(name, _)| *name == "ETag").map(|(_, v)| v.clone());
     serde_json::to_string(&Kept { etag, body }).map_err(|e| Error::internal(e.to_string()))
 }
@@ -109,7 +115,7 @@ pub fn replay(status: i64, response: &str) -> Result<Answer> {
     let kept: Kept = serde_json::from_str(response).map_err(|e| Error::internal(e.to_string()))?;
     let answer = Answer {
         status: u16::try_from(status).unwrap_or(200),
-        body: Body::Json(kept.body.to_string()),
+        body: Body::Json(kept.body.get().to_owned()),
         ..Answer::default()
     };
     let answer = answer.with("Idempotent-Replayed", "true");

@@ -274,6 +274,12 @@ pub fn load(db: &Db, team_id: &TeamId, machine_id: &MachineId) -> Result<Machine
     .ok_or_else(Error::not_found)
 }
 
+/// Refuses a machine that is unknown or revoked.
+pub fn must_be_active(db: &Db, team_id: &TeamId, machine_id: &MachineId) -> Result<Machine> {
+    let machine = load(db, team_id, machine_id)?;
+    if machine.is_active() { Ok(machine) } else { Err(Error::not_found()) }
+}
+
 /// The machine that the path begins with, for its custodian and for admins.
 pub fn load_governed(db: &Db, call: &Call) -> Result<Machine> {
     guard::reads(&call.who, "sessions:read")?;

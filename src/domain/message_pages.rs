@@ -1,5 +1,6 @@
 //! Reading a session's messages, a page at a time, of any version that is left.
 use crate::api::{Answer, Call};
+use crate::auth::Principal;
 use crate::domain::{session_versions, sessions};
 use crate::error::Result;
 use crate::guard;
@@ -34,11 +35,11 @@ pub fn list(db: &Db, call: &Call) -> Result<Answer> {
     let revision = revision.unwrap_or(session.revision);
     if revision != session.revision {
         session_versions::must_have(db, call, &session.session_id, revision)?;
-        db.transaction(|tx| pin(tx, call, &session.session_id, revision))?;
+        db.transaction(|tx| pin(tx, &call.who, &session.session_id, revision))?;
     }
 
     let first = after.map_or(0, |after| after + 1);
-    let read = Read { call, session_id: &session.session_id, revision };
+    let read = Read { who: &call.who, session_id: &session.session_id, revision };
     let count = read.fitting(db, first, limit)?;
     let messages = read.values(db, first, count)?;
 
@@ -48,15 +49,15 @@ pub fn list(db: &Db, call: &Call) -> Result<Answer> {
 
 /// Ordinals are without gaps, so a page is read by naming each: the row that a version holds is the
 /// newest at its ordinal that is not younger than the version, however many others there are.
-struct Read<'a> {
-    call: &'a Call<'a>,
-    session_id: &'a SessionId,
-    revision: i64,
+pub struct Read<'a> {
+    pub who: &'a Principal,
+    pub session_id: &'a SessionId,
+    pub revision: i64,
 }
 
 impl Read<'_> {
     /// How many messages from `first` on fit a page; one always does.
-    fn fitting(&self, db: &Db, first: i64, limit: usize) -> Result<usize> {
+    pub fn fitting(&self, db: &Db, first: i64, limit: usize) -> Result<usize> {
         let sizes = db.query(
             "WITH RECURSIVE wanted (ordinal) AS (
                  SELECT CAST(?3 AS INTEGER)
@@ -70,7 +71,7 @@ impl Read<'_> {
                       ORDER BY m.revision DESC
                       LIMIT 1)
                FROM wanted",
-            params![&self.call.who.team_id, self.session_id, first, self.revision, limit],
+            params![&self.who.team_id, self.session_id, first, self.revision, limit],
             |row| row.get::<Option<i64>>(),
         )?;
         let mut total = 0;
@@ -83,7 +84,7 @@ impl Read<'_> {
         Ok(if there.is_empty() { 0 } else { count.max(1) })
     }
 
-    fn values(&self, db: &Db, first: i64, count: usize) -> Result<Vec<String>> {
+    pub fn values(&self, db: &Db, first: i64, count: usize) -> Result<Vec<String>> {
         if count == 0 {
             return Ok(Vec::new());
         }
@@ -99,7 +100,7 @@ impl Read<'_> {
                       ORDER BY m.revision DESC
                       LIMIT 1)
                FROM wanted",
-            params![&self.call.who.team_id, self.session_id, first, self.revision, count],
+            params![&self.who.team_id, self.session_id, first, self.revision, count],
             |row| row.get(),
         )
     }
@@ -107,8 +108,7 @@ impl Read<'_> {
 
 /// Keeps a revision from being removed while somebody reads it. A reader's pins of the same half
 /// of a cursor's life are one, and a pin's end never changes.
-fn pin(tx: &Tx, call: &Call, session_id: &SessionId, revision: i64) -> Result<()> {
-    let who = &call.who;
+pub fn pin(tx: &Tx, who: &Principal, session_id: &SessionId, revision: i64) -> Result<()> {
     let half = tx.now_ms / (CURSOR_AGE_MS / 2);
     let name = format!("{} {session_id} {revision} {half}", who.principal_id);
     let cursor_id = CursorId::from_hex(&hex(&Sha256::digest(name)[..16]));

@@ -1,6 +1,8 @@
 //! Operations: what members ask of agents, and the effects that ask it of one machine.
+use crate::api::Call;
 use crate::auth::Principal;
 use crate::domain::events::{self, Event, Stage};
+use crate::domain::sources;
 use crate::error::{Error, Result};
 use crate::ids::{Id, MachineId, OperationId, PrincipalId, SessionId, SourceId, TeamId};
 use crate::params;
@@ -26,6 +28,43 @@ pub fn lose_effects_of(
     )?;
     let asked = Asked { team_id, machine_id, source_id };
     lose(tx, &asked, operation_ids, Some(&who.principal_id))
+}
+
+/// An operation's event, under the source of the machine that was asked. Whoever asked hears of it
+/// too, so it says who that was.
+pub fn announce(
+    tx: &Tx,
+    call: &Call,
+    machine_id: &MachineId,
+    operation_id: &OperationId,
+) -> Result<()> {
+    let team_id = &call.who.team_id;
+    let source = sources::load_of_machine(tx, team_id, machine_id)?;
+    let (data, settled) = tx.query_one(
+        "SELECT session_id, kind, state, revision, principal_id, settled_at IS NOT NULL
+           FROM operations
+          WHERE team_id = ?1 AND id = ?2",
+        params![team_id, operation_id],
+        |row| {
+            let data = json!({
+                "id": operation_id, "session_id": row.get::<Option<SessionId>>()?,
+                "machine_id": machine_id, "kind": row.get::<String>()?,
+                "state": row.get::<String>()?, "revision": row.get::<i64>()?,
+                "principal_id": row.get::<String>()?,
+            });
+            Ok((data, row.get::<bool>()?))
+        },
+    )?;
+    let event = Event {
+        name: "operation.changed",
+        resource_kind: "operation",
+        resource_id: operation_id.as_str(),
+        source_id: Some(&source.id),
+        principal_id: Some(&call.who.principal_id),
+        data,
+        stage: if settled { Stage::Last } else { Stage::Current },
+    };
+    events::record(tx, team_id, &event).map(drop)
 }
 
 /// Which machine was asked.
@@ -54,7 +93,7 @@ pub fn lose(
             SET state = 'unknown', updated_at = ?3, settled_at = ?3, revision = revision + 1
           WHERE team_id = ?1 AND id IN (SELECT value FROM json_each(?2))
             AND state IN ('pending', 'running')
-      RETURNING id, session_id, kind, revision",
+      RETURNING id, session_id, kind, revision, principal_id",
         params![team_id, &ids, tx.now_ms],
         |row| {
             Ok((
@@ -62,10 +101,11 @@ pub fn lose(
                 row.get::<Option<SessionId>>()?,
                 row.get::<String>()?,
                 row.get::<i64>()?,
+                row.get::<String>()?,
             ))
         },
     )?;
-    for (id, session_id, kind, revision) in &operations {
+    for (id, session_id, kind, revision, asked_by) in &operations {
         let event = Event {
             name: "operation.changed",
             resource_kind: "operation",
@@ -74,7 +114,7 @@ pub fn lose(
             principal_id,
             data: json!({
                 "id": id, "session_id": session_id, "machine_id": machine_id, "kind": kind,
-                "state": "unknown", "revision": revision,
+                "state": "unknown", "revision": revision, "principal_id": asked_by,
             }),
             stage: Stage::Last,
         };

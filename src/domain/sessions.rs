@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::guard;
 use crate::ids::{Id, PrincipalId, SessionId, SourceId, TeamId};
 use crate::json::Patch;
-use crate::limits::TITLE_CHARS_MAX;
+use crate::limits::{SESSION_ORIGINS_MAX, TITLE_CHARS_MAX};
 use crate::params;
 use crate::store::{Db, Row, Tx};
 use serde_json::json;
@@ -95,6 +95,30 @@ fn load(db: &Db, who: &Principal, session_id: &SessionId) -> Result<Stored> {
 pub fn seen(db: &Db, who: &Principal, session_id: &SessionId) -> Result<Stored> {
     visibility::must_see(db, who, session_id)?;
     load(db, who, session_id)
+}
+
+/// Refuses a session that is not there, or was deleted.
+pub fn must_exist(db: &Db, who: &Principal, session_id: &SessionId) -> Result<()> {
+    load(db, who, session_id).map(drop)
+}
+
+/// Ends a resource of the session: it has no current event any more under any of its sources.
+pub fn end_events(
+    tx: &Tx,
+    team_id: &TeamId,
+    session_id: &SessionId,
+    resource_kind: &str,
+    resource_id: &str,
+) -> Result<()> {
+    tx.execute(
+        "DELETE FROM event_resources
+          WHERE (team_id, source_id, resource_kind, resource_id) IN (
+                SELECT o.team_id, o.source_id, ?3, ?4
+                  FROM origins o
+                 WHERE o.team_id = ?1 AND o.session_id = ?2
+                 LIMIT ?5)",
+        params![team_id, session_id, resource_kind, resource_id, SESSION_ORIGINS_MAX],
+    )
 }
 
 /// `GET /sessions/{session}`.
@@ -185,7 +209,7 @@ pub fn change(tx: &Tx, call: &Call) -> Result<Answer> {
     for row_id in row_ids {
         search::put_title(tx, row_id, title.as_deref())?;
     }
-    let source_id = current_source(tx, call, &stored)?;
+    let source_id = source_of(tx, &call.who.team_id, &stored.session_id)?;
     let event = Event {
         data: json!({ "session_id": stored.session_id, "revision": stored.revision, "title": title }),
         ..event(call, &stored, source_id.as_ref())
@@ -214,11 +238,14 @@ fn captured_title(db: &Db, call: &Call, stored: &Stored) -> Result<Option<String
     Ok(title.flatten())
 }
 
-fn current_source(db: &Db, call: &Call, stored: &Stored) -> Result<Option<SourceId>> {
+/// The source of a session's current version, which its events name.
+pub fn source_of(db: &Db, team_id: &TeamId, session_id: &SessionId) -> Result<Option<SourceId>> {
     db.query_optional(
-        "SELECT source_id FROM session_versions
-          WHERE team_id = ?1 AND session_id = ?2 AND revision = ?3",
-        params![&call.who.team_id, &stored.session_id, stored.revision],
+        "SELECT v.source_id
+           FROM sessions s CROSS JOIN session_versions v
+             ON v.team_id = s.team_id AND v.session_id = s.id AND v.revision = s.revision
+          WHERE s.team_id = ?1 AND s.id = ?2",
+        params![team_id, session_id],
         |row| row.get(),
     )
 }

@@ -7,7 +7,7 @@
 use crate::api::{Answer, Call};
 use crate::auth::{Kind, Principal};
 use crate::domain::visibility::{self, Access, READ_SCOPE};
-use crate::domain::{captures, publishing, upload_chunks};
+use crate::domain::{captures, continuations, publishing, upload_chunks};
 use crate::error::{Code, Error, Result};
 use crate::guard;
 use crate::ids::{Id, PrincipalId, SessionId, SourceId, UploadId};
@@ -250,13 +250,16 @@ pub fn load_to_write(db: &Db, who: &Principal, upload_id: &UploadId) -> Result<U
 }
 
 /// Whoever publishes to its source may read an upload, and whoever may see a session that has it
-/// as an artifact.
+/// as an artifact; a machine also what a continuation hands on to it.
 fn readable(db: &Db, who: &Principal, upload: &Upload) -> Result<bool> {
     if published_by(upload, who) {
         return Ok(true);
     }
     if guard::reads(who, READ_SCOPE).is_err() {
         return Ok(false);
+    }
+    if continuations::hands_on(db, who, &upload.id)? {
+        return Ok(true);
     }
     let mut asked = String::new();
     for _ in 0..UPLOAD_SESSIONS_ASKED_MAX {

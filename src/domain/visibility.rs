@@ -139,6 +139,49 @@ pub fn visible(db: &Db, who: &Principal, candidates: &[Candidate]) -> Result<Has
     Ok(seen)
 }
 
+/// The ids of those sessions that are there and that the caller may see.
+pub fn sessions_seen(
+    db: &Db,
+    who: &Principal,
+    session_ids: &HashSet<String>,
+) -> Result<HashSet<String>> {
+    if session_ids.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let ids = serde_json::to_string(session_ids).map_err(|e| Error::internal(e.to_string()))?;
+    let stored = db.query(
+        "SELECT s.id, s.origins_json
+           FROM json_each(?1) j CROSS JOIN sessions s ON s.team_id = ?2 AND s.id = j.value
+          WHERE s.deleted_at IS NULL",
+        params![&ids, &who.team_id],
+        |row| Ok((row.get::<String>()?, row.get::<Origins>()?)),
+    )?;
+    let candidates: Vec<Candidate> = stored
+        .iter()
+        .map(|(session_id, Origins(origins))| Candidate { session_id, origins })
+        .collect();
+    visible(db, who, &candidates)
+}
+
+/// The ids of those sources that show their sessions to the caller.
+pub fn sources_seen(
+    db: &Db,
+    who: &Principal,
+    source_ids: &HashSet<String>,
+) -> Result<HashSet<String>> {
+    if source_ids.is_empty() {
+        return Ok(HashSet::new());
+    }
+    select(
+        db,
+        "SELECT s.id
+           FROM json_each(?1) j CROSS JOIN sources s ON s.team_id = ?2 AND s.id = j.value
+          WHERE s.visibility = 'team' OR s.custodian_id = ?3",
+        who,
+        &source_ids.iter().map(String::as_str).collect::<Vec<_>>(),
+    )
+}
+
 fn select<C: FromIterator<String>>(
     db: &Db,
     sql: &'static str,

@@ -2,6 +2,7 @@
 mod capture;
 mod captures;
 mod credentials;
+mod events;
 mod grants;
 mod groups;
 mod heartbeat;
@@ -21,3 +22,4 @@ mod teams;
 mod tidy;
 mod uploads;
 mod vectors;
+mod work;
