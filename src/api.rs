@@ -8,14 +8,14 @@ use crate::domain::{
     attachments, capture_commit, capture_parts, captures, configuration, continuation_list,
     continuations, credentials, effects, event_log, grants, groups, heartbeat, idempotency,
     journal, machines, members, message_pages, operation_calls, presence_log, roots, rules,
-    session_export, session_list, session_versions, sessions, sources, teams, upload_chunks,
-    upload_commit, upload_content, uploads,
+    session_export, session_list, session_versions, sessions, sources, team_removal, teams,
+    upload_chunks, upload_commit, upload_content, uploads,
 };
 use crate::error::{Code, Error, Result};
 use crate::ids::{Id, ServerId, TeamId};
 use crate::limits::{
     CHUNK_BYTES_MAX, HEARTBEAT_BYTES_MAX, JSON_BYTES_MAX, PART_BYTES_MAX, RATE_TENTHS,
-    STORE_FULL_PERCENT, URL_BYTES_MAX,
+    STORE_FULL_PERCENT, URL_BYTES_MAX, WIPE_RETRY_S,
 };
 use crate::maintain;
 use crate::rate::RateLimiter;
@@ -101,6 +101,13 @@ const fn patch(path: &'static str, run: Write) -> Route {
 const fn delete(path: &'static str, run: Write) -> Route {
     Route { grows: false, ..route("DELETE", path, Payload::None, Run::Write(run)) }
 }
+/// Changes that make the store smaller, with a body that confirms them.
+const fn end(path: &'static str, run: Write) -> Route {
+    Route { payload: Payload::Json(JSON_BYTES_MAX), ..delete(path, run) }
+}
+const fn empty(path: &'static str, run: Write) -> Route {
+    Route { grows: false, ..post(path, run) }
+}
 const fn long(method: &'static str, path: &'static str, run: Long) -> Route {
     route(method, path, Payload::Json(JSON_BYTES_MAX), Run::Long(run))
 }
@@ -124,6 +131,7 @@ const CHUNK: Payload = Payload::Bytes(CHUNK_BYTES_MAX as usize);
 pub const ROUTES: &[Route] = &[
     get   ("",                                   teams::get),
     patch ("",                                   teams::change),
+    end   ("",                                   team_removal::delete),
     get   ("/me",                                teams::me),
     find  ("/members",                           members::list),
     create("/members",                           members::add),
@@ -196,6 +204,7 @@ pub const ROUTES: &[Route] = &[
     get   ("/operations/{operation}",            operation_calls::get),
     find  ("/events",                            event_log::list),
     find  ("/events/current",                    event_log::current),
+    empty ("/wipe",                              team_removal::wipe),
     get   ("/maintain",                          maintain::api::get),
     long_upkeep("POST", "/maintain",             maintain::api::run),
     get   ("/metrics",                           maintain::api::metrics),
@@ -305,6 +314,11 @@ fn answer(plane: &Plane, request: &Request) -> Result<Reply> {
         request,
         body,
     };
+    if route.grows && call.who.team_is_wiped {
+        let message = "the team is being wiped; what it makes now would go too";
+        return Err(Error::new(Code::Overloaded, message)
+            .with_header("Retry-After", WIPE_RETRY_S.to_string()));
+    }
     if route.grows {
         room(db, plane.config)?;
     }

@@ -144,6 +144,8 @@ pub struct Principal {
     pub scopes: Vec<String>,
     pub expires_at: i64,
     pub last_used_at: Option<i64>,
+    /// Retention is still removing what the team made before a wipe.
+    pub team_is_wiped: bool,
 }
 
 /// The caller behind a token: unknown, expired and revoked ones are refused alike.
@@ -168,7 +170,8 @@ fn find(
 ) -> Result<Option<(Vec<u8>, Principal)>> {
     let found = db.query_optional(
         "SELECT c.token_hash, c.kind, c.principal_id, c.machine_id, c.source_id, c.app_id,
-                c.expires_at, c.last_used_at, m.role, a.scopes_json
+                c.expires_at, c.last_used_at, m.role, a.scopes_json,
+                t.removing IS NOT NULL
            FROM credentials c
            JOIN teams t ON t.id = c.team_id AND t.removing IS NOT 'delete'
            LEFT JOIN memberships m
@@ -195,6 +198,7 @@ fn find(
                     .get::<Option<String>>()?
                     .map(|json| serde_json::from_str(&json).unwrap_or_default())
                     .unwrap_or_default(),
+                team_is_wiped: row.get()?,
             };
             Ok((hash, who))
         },

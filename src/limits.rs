@@ -62,6 +62,8 @@ pub const MEDIA_TYPE_CHARS_MAX: usize = 128;
 pub const SHA256_DIGITS: usize = 64;
 
 // Teams and credentials.
+/// When to ask again of a team that is being wiped.
+pub const WIPE_RETRY_S: i64 = 3;
 pub const USER_TOKEN_AGE_MS: i64 = 90 * DAY_MS;
 pub const USER_TOKEN_AGE_MS_MIN: i64 = MINUTE_MS;
 pub const USER_TOKEN_AGE_MS_MAX: i64 = 400 * DAY_MS;

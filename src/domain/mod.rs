@@ -38,6 +38,7 @@ pub mod session_snapshot;
 pub mod session_versions;
 pub mod sessions;
 pub mod sources;
+pub mod team_removal;
 pub mod teams;
 pub mod upload_chunks;
 pub mod upload_commit;

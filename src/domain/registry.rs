@@ -6,6 +6,7 @@
 //! without a key, the team stays creating and nobody holds a token of it.
 use crate::api::{Answer, Envelope, Payload, Request};
 use crate::domain::idempotency;
+use crate::domain::team_removal::Confirmed;
 use crate::domain::teams::CreateTeam;
 use crate::error::{Error, Result};
 use crate::ids::{Id, ServerId, TeamId, hex};
@@ -33,6 +34,37 @@ pub struct MakeTeam<S = ServerId, T = TeamId, C = CreateTeam> {
     pub server_id: S,
     pub team_id: T,
     pub team: C,
+}
+
+/// What the Directory asks of the object that holds a team which the operator deletes.
+#[derive(serde::Serialize, serde::Deserialize)]
+pub struct DeleteTeam {
+    pub team_id: TeamId,
+    pub confirmed: Confirmed,
+}
+
+/// The state of a team in the registry, for the operator.
+///
+/// `404` for one that the server has not.
+pub fn state(db: &Db, team_id: &TeamId) -> Result<String> {
+    db.query_optional("SELECT state FROM registry WHERE id = ?1", params![team_id], |row| {
+        row.get()
+    })?
+    .ok_or_else(Error::not_found)
+}
+
+/// Notes that the team's object has begun to delete it.
+pub fn mark_deleting(tx: &Tx, team_id: &TeamId) -> Result<()> {
+    tx.execute(
+        "UPDATE registry SET state = 'deleting' WHERE id = ?1 AND state <> 'deleting'",
+        params![team_id],
+    )
+}
+
+/// Answers a deletion, the operator's as the owner's.
+pub fn deleting(server_id: &ServerId, team_id: &TeamId) -> Result<Answer> {
+    let data = json!({ "id": team_id, "state": "deleting" });
+    Envelope::new(server_id, Some(team_id), None).one(202, &data)
 }
 
 pub enum Begun {

@@ -278,7 +278,7 @@ pub fn me(db: &Db, call: &Call) -> Result<Answer> {
     call.one(200, &Me { principal, role: who.role, credential, team })
 }
 
-fn announce(tx: &Tx, team: &Team, principal_id: &PrincipalId) -> Result<()> {
+pub fn announce(tx: &Tx, team: &Team, principal_id: &PrincipalId) -> Result<()> {
     let Team { id, name, retention, revision, .. } = team;
     let event = Event {
         name: "team.changed",

@@ -5,14 +5,18 @@ mod forward;
 mod operator;
 
 use crate::api::{self, Answer};
+use crate::auth;
 use crate::error::{Code, Error, Result};
 use crate::ids::{Id, RequestId, System};
 use crate::object::http::{self, Head};
-use crate::object::{BACKLOG_AGE, config};
+use crate::object::{BACKLOG_AGE, TEAM_DELETED, config};
 use crate::store::migrate::SCHEMA_VERSION;
 use cors::Cors;
 use serde_json::json;
 use worker::{Context, Env, Request, Response, event};
+
+/// What only the deletion of a team answers to DELETE.
+const ACCEPTED: u16 = 202;
 
 #[event(fetch)]
 async fn fetch(mut request: Request, env: Env, _: Context) -> worker::Result<Response> {
@@ -39,8 +43,16 @@ async fn route(env: &Env, head: &Head, request: &mut Request) -> Result<Response
     match head.path.as_str() {
         "/v1/health" => health(env, head).await,
         "/v1/teams" => operator::teams(env, head, request).await,
+        path if is_operators_deletion(head, path) => operator::delete(env, head, request).await,
         _ => team(env, head, request).await,
     }
+}
+
+/// Whether a team's deletion comes with a token that is no team's.
+fn is_operators_deletion(head: &Head, path: &str) -> bool {
+    let is_team = path.strip_prefix("/v1/teams/").is_some_and(|team| !team.contains('/'));
+    let token = head.header("authorization").and_then(auth::bearer);
+    head.method == "DELETE" && is_team && token.is_some_and(|token| !token.starts_with("tp_"))
 }
 
 /// Everything below `/v1/teams/{team}`, answered by the object that holds the team.
@@ -48,7 +60,17 @@ async fn team(env: &Env, head: &Head, request: &mut Request) -> Result<Response>
     let (matched, token) = api::admit(&head.with_body(None))?;
     let name = config::sharding(env).object_name(&token.team_id).to_owned();
     let bytes_max = matched.route.payload.bytes_max();
-    forward::to_object(env, config::TEAM, &name, head, request, bytes_max).await
+    let response =
+        forward::to_object(env, config::TEAM, &name, head, request, bytes_max).await?;
+    if head.method == "DELETE" && response.status_code() == ACCEPTED {
+        // The registry only shows it, so the deletion stands even where this fails.
+        let path = format!("{TEAM_DELETED}{}", token.team_id);
+        let (binding, name) = (config::DIRECTORY, operator::DIRECTORY_OBJECT);
+        if let Err(error) = forward::ask::<bool>(env, binding, name, &path, head).await {
+            worker::console_error!("{}: not noted: {}", head.request_id, error.message);
+        }
+    }
+    Ok(response)
 }
 
 /// `GET /v1/health` says that the Worker answers, which build and schema it is, and how far

@@ -19,6 +19,13 @@ pub async fn teams(env: &Env, head: &Head, request: &mut Request) -> Result<Resp
     forward::to_object(env, binding, DIRECTORY_OBJECT, head, request, JSON_BYTES_MAX).await
 }
 
+/// `DELETE /v1/teams/{team}` deletes a team, as its owner may.
+pub async fn delete(env: &Env, head: &Head, request: &mut Request) -> Result<Response> {
+    admit(env, head)?;
+    let binding = config::DIRECTORY;
+    forward::to_object(env, binding, DIRECTORY_OBJECT, head, request, JSON_BYTES_MAX).await
+}
+
 fn admit(env: &Env, head: &Head) -> Result<()> {
     let token = config::text(env, "OPERATOR_TOKEN").ok_or_else(|| {
         Error::new(Code::NotConfigured, "set the secret OPERATOR_TOKEN to use this address")

@@ -1,12 +1,13 @@
 //! The Directory: one object that says which teams a server has, and has their objects make them.
 use super::host::Host;
 use super::http::{self, Head};
-use super::{BACKLOG_AGE, MAKE_TEAM, alarm, config};
-use crate::api::{self, Answer};
-use crate::domain::registry::{self, Begun, MakeTeam, Wanted};
+use super::{BACKLOG_AGE, DELETE_TEAM, MAKE_TEAM, TEAM_DELETED, alarm, config};
+use crate::api::{self, Answer, Payload};
+use crate::domain::registry::{self, Begun, DeleteTeam, MakeTeam, Wanted};
 use crate::error::{Error, Result};
 use crate::ids::{Id, ServerId, System, TeamId};
-use crate::limits::MAKE_TEAM_MS_MAX;
+use crate::json;
+use crate::limits::{JSON_BYTES_MAX, MAKE_TEAM_MS_MAX};
 use crate::store::{Tx, migrate};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -54,9 +55,15 @@ impl Directory {
             return self.host.backlog_age().await;
         }
         let server_id = self.open()?;
+        if let Some(team_id) = head.path.strip_prefix(TEAM_DELETED) {
+            let team_id = TeamId::parse(team_id).ok_or_else(Error::not_found)?;
+            self.host.run(|db| db.transaction(|tx| registry::mark_deleting(tx, &team_id)))?;
+            return Ok(Answer::json(200, "true".into()));
+        }
         let body = http::body(request).await?;
         let asked = head.with_body(body.as_deref());
         match asked.method {
+            "DELETE" => self.delete(&server_id, &asked, request.headers()).await,
             "GET" => self.host.run(|db| registry::list(db, &server_id, &asked)),
             _ => self.create(&server_id, &asked, request.headers()).await,
         }
@@ -107,6 +114,34 @@ impl Directory {
         self.host.run(|db| db.transaction(ended))
     }
 
+    /// `DELETE /v1/teams/{team}` has its object delete the team.
+    async fn delete(
+        &self,
+        server_id: &ServerId,
+        asked: &api::Request<'_>,
+        headers: &Headers,
+    ) -> Result<Answer> {
+        let team_id = asked.path.rsplit('/').next().and_then(TeamId::parse);
+        let team_id = team_id.ok_or_else(Error::not_found)?;
+        let body = asked.payload(Payload::Json(JSON_BYTES_MAX))?;
+        asked.no_query()?;
+        let confirmed = json::body(body)?;
+        let state = self.host.run(|db| registry::state(db, &team_id))?;
+        if state != "deleting" {
+            let wanted = DeleteTeam { team_id: team_id.clone(), confirmed };
+            let wanted =
+                serde_json::to_string(&wanted).map_err(|e| Error::internal(e.to_string()))?;
+            let sent = self.send(&team_id, DELETE_TEAM, wanted, asked.request_id, headers);
+            let (status, body) = sent.await.map_err(|error| http::thrown(&error))?;
+            // An object that holds no such team: it was never made, or is gone already.
+            if !matches!(status, 202 | 401 | 404) {
+                return Ok(Answer::json(status, body));
+            }
+        }
+        self.host.run(|db| db.transaction(|tx| registry::mark_deleting(tx, &team_id)))?;
+        registry::deleting(server_id, &team_id)
+    }
+
     fn is_running(&self, key: &str, now_ms: i64) -> bool {
         let running = self.running.borrow();
         running.get(key).is_some_and(|since_ms| now_ms < since_ms + MAKE_TEAM_MS_MAX)
@@ -123,28 +158,38 @@ impl Directory {
     ) -> Result<Made> {
         let make = MakeTeam { server_id, team_id, team: &wanted.team };
         let body = serde_json::to_string(&make).map_err(|e| Error::internal(e.to_string()))?;
-        let sent = async {
-            let inner = Headers::new();
-            inner.set(http::REQUEST_ID, asked.request_id)?;
-            for name in [http::LOOPBACK, http::TEST_NOW_MS] {
-                if let Some(value) = headers.get(name)? {
-                    inner.set(name, &value)?;
-                }
-            }
-            let mut init = RequestInit::new();
-            init.with_method(Method::Post).with_headers(inner).with_body(Some(body.into()));
-            let request = Request::new_with_init(&format!("http://team{MAKE_TEAM}"), &init)?;
-            let name = config::sharding(&self.env).object_name(team_id).to_owned();
-            let team = self.env.durable_object(config::TEAM)?.get_by_name(&name)?;
-            let mut response = team.fetch_with_request(request).await?;
-            Ok((response.status_code(), response.text().await?))
-        };
+        let sent = self.send(team_id, MAKE_TEAM, body, asked.request_id, headers);
         let (status, body) = sent.await.map_err(|error| http::thrown(&error))?;
         if status != 201 {
             return Ok(Made::Refused(Answer::json(status, body)));
         }
         let created = serde_json::from_str(&body).map_err(|e| Error::internal(e.to_string()))?;
         Ok(Made::Team(created))
+    }
+
+    /// Asks the object that holds the team; what it answers.
+    async fn send(
+        &self,
+        team_id: &TeamId,
+        path: &str,
+        body: String,
+        request_id: &str,
+        headers: &Headers,
+    ) -> worker::Result<(u16, String)> {
+        let inner = Headers::new();
+        inner.set(http::REQUEST_ID, request_id)?;
+        for name in [http::LOOPBACK, http::TEST_NOW_MS] {
+            if let Some(value) = headers.get(name)? {
+                inner.set(name, &value)?;
+            }
+        }
+        let mut init = RequestInit::new();
+        init.with_method(Method::Post).with_headers(inner).with_body(Some(body.into()));
+        let request = Request::new_with_init(&format!("http://team{path}"), &init)?;
+        let name = config::sharding(&self.env).object_name(team_id).to_owned();
+        let team = self.env.durable_object(config::TEAM)?.get_by_name(&name)?;
+        let mut response = team.fetch_with_request(request).await?;
+        Ok((response.status_code(), response.text().await?))
     }
 }
 

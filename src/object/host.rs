@@ -125,6 +125,20 @@ impl Host {
         Ok(Answer::json(200, age_ms.to_string()))
     }
 
+    /// Gives the object's storage back. A later request finds it as if nobody had initialised it.
+    pub async fn destroy(&self) {
+        self.opened.replace(Opened::NotYet);
+        let storage = self.state.storage();
+        if let Err(error) = storage.delete_all().await {
+            worker::console_error!("the emptied store was not given back: {error}");
+            return;
+        }
+        if let Err(error) = storage.delete_alarm().await {
+            worker::console_error!("the alarm was not taken away: {error}");
+        }
+        self.alarm.set(Known::At(None));
+    }
+
     /// What the store has cost this instance so far.
     pub fn cost(&self) -> Cost {
         self.db().cost()

@@ -8,7 +8,8 @@ mod host;
 pub mod http;
 
 use crate::api::{self, Answer, Chunks, Config, Job, Plane, Reply};
-use crate::domain::{registry::MakeTeam, teams};
+use crate::domain::registry::{DeleteTeam, MakeTeam};
+use crate::domain::{team_removal, teams};
 use crate::error::{Error, Result};
 use crate::json;
 use crate::rate::RateLimiter;
@@ -24,8 +25,13 @@ use worker::{
     durable_object, worker_sys,
 };
 
-/// Where the Directory has a team made. The edge forwards nothing that is not below `/v1`.
+/// Where the Directory has a team made, and deleted. The edge forwards nothing to a team's object
+/// that is not below `/v1`.
 const MAKE_TEAM: &str = "/internal/teams";
+const DELETE_TEAM: &str = "/internal/teams/delete";
+
+/// Where the edge says that an owner has deleted the team whose id follows.
+pub const TEAM_DELETED: &str = "/internal/deleted-teams/";
 
 /// Where the edge asks an object how it is.
 pub const BACKLOG_AGE: &str = "/internal/backlog-age";
@@ -71,7 +77,16 @@ impl DurableObject for Team {
     }
 
     async fn alarm(&self) -> worker::Result<Response> {
-        alarm::run(&self.object.host).await;
+        let host = &self.object.host;
+        alarm::run(host).await;
+        // Its last team was deleted and emptied, so the object goes too.
+        if !host.clock.is_by_test() && matches!(host.open(), Ok(Some(_))) {
+            match host.run(team_removal::is_last_gone) {
+                Ok(true) => host.destroy().await,
+                Ok(false) => {}
+                Err(error) => worker::console_error!("who is left? {}", error.message),
+            }
+        }
         Response::empty()
     }
 }
@@ -86,6 +101,16 @@ impl Object {
             return self.host.backlog_age().await;
         }
         let Some(server_id) = self.host.open()? else { return Err(Error::unauthenticated()) };
+        if head.path == DELETE_TEAM {
+            let body = http::body(request).await?;
+            let wanted: DeleteTeam = json::body(&body.unwrap_or_default())?;
+            return self.host.run(|db| {
+                db.transaction(|tx| {
+                    team_removal::delete_for_operator(tx, &wanted.team_id, &wanted.confirmed)
+                })?;
+                Ok(Answer { status: 202, ..Answer::default() })
+            });
+        }
         let body = http::body(request).await?;
         let reply = self.host.run(|db| {
             let (config, limiter, runner) = (&self.config, &self.limiter, &self.host.runner);

@@ -80,12 +80,6 @@ fn a_caller_reads_events_only_of_what_it_may_see() {
     assert_eq!((of_session(&machine.token), of_session(&bob.token)), (1, 0));
     assert_eq!(of_session(&team.owner), 0);
     let path = format!("/sessions/{secret}/grants/principal/{}", bob.id);
-    let custodian = format!(
-        "UPDATE credentials SET principal_id = '{}' WHERE principal_id = '{}'
-                              AND kind = 'user'",
-        machine.custodian_id, "nobody"
-    );
-    team.driver.connection().execute_batch(&custodian).unwrap();
     let sql = format!(
         "INSERT INTO session_grants VALUES ('{}', '{secret}', 'principal', '{}', 'read', 0)",
         team.id, bob.id

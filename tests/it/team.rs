@@ -281,6 +281,10 @@ impl Team {
         self.get(token, "/me").status == 200
     }
 
+    pub fn id_text(&self) -> &str {
+        self.id.as_str()
+    }
+
     pub fn db(&self) -> Db<'_> {
         Db::new(&self.driver, &self.entropy, self.now_ms.get())
     }
