@@ -9,11 +9,14 @@ use crate::auth;
 use crate::error::{Code, Error, Result};
 use crate::ids::{Id, RequestId, System};
 use crate::object::http::{self, Head};
-use crate::object::{BACKLOG_AGE, config};
+use crate::object::{BACKLOG_AGE, TEAM_DELETED, config};
 use crate::store::migrate::SCHEMA_VERSION;
 use cors::Cors;
 use serde_json::json;
 use worker::{Context, Env, Request, Response, event};
+
+/// What only the deletion of a team answers to DELETE.
+const ACCEPTED: u16 = 202;
 
 #[event(fetch)]
 async fn fetch(mut request: Request, env: Env, _: Context) -> worker::Result<Response> {
@@ -57,7 +60,16 @@ async fn team(env: &Env, head: &Head, request: &mut Request) -> Result<Response>
     let (matched, token) = api::admit(&head.with_body(None))?;
     let name = config::sharding(env).object_name(&token.team_id).to_owned();
     let bytes_max = matched.route.payload.bytes_max();
-    forward::to_object(env, config::TEAM, &name, head, request, bytes_max).await
+    let response = forward::to_object(env, config::TEAM, &name, head, request, bytes_max).await?;
+    if head.method == "DELETE" && response.status_code() == ACCEPTED {
+        // The registry only shows it, so the deletion stands even where this fails.
+        let path = format!("{TEAM_DELETED}{}", token.team_id);
+        let (binding, name) = (config::DIRECTORY, operator::DIRECTORY_OBJECT);
+        if let Err(error) = forward::ask::<bool>(env, binding, name, &path, head).await {
+            worker::console_error!("{}: not noted: {}", head.request_id, error.message);
+        }
+    }
+    Ok(response)
 }
 
 /// `GET /v1/health` says that the Worker answers, which build and schema it is, and how far

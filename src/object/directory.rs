@@ -1,7 +1,7 @@
 //! The Directory: one object that says which teams a server has, and has their objects make them.
 use super::host::Host;
 use super::http::{self, Head};
-use super::{BACKLOG_AGE, DELETE_TEAM, MAKE_TEAM, alarm, config};
+use super::{BACKLOG_AGE, DELETE_TEAM, MAKE_TEAM, TEAM_DELETED, alarm, config};
 use crate::api::{self, Answer, Payload};
 use crate::domain::registry::{self, Begun, DeleteTeam, MakeTeam, Wanted};
 use crate::error::{Error, Result};
@@ -55,6 +55,11 @@ impl Directory {
             return self.host.backlog_age().await;
         }
         let server_id = self.open()?;
+        if let Some(team_id) = head.path.strip_prefix(TEAM_DELETED) {
+            let team_id = TeamId::parse(team_id).ok_or_else(Error::not_found)?;
+            self.host.run(|db| db.transaction(|tx| registry::mark_deleting(tx, &team_id)))?;
+            return Ok(Answer::json(200, "true".into()));
+        }
         let body = http::body(request).await?;
         let asked = head.with_body(body.as_deref());
         match asked.method {
@@ -109,8 +114,7 @@ impl Directory {
         self.host.run(|db| db.transaction(ended))
     }
 
-    /// `DELETE /v1/teams/{team}` has its object delete the team. Once an owner has deleted it, the
-    /// edge comes here only to have that noted.
+    /// `DELETE /v1/teams/{team}` has its object delete the team.
     async fn delete(
         &self,
         server_id: &ServerId,
@@ -123,7 +127,7 @@ impl Directory {
         asked.no_query()?;
         let confirmed = json::body(body)?;
         let state = self.host.run(|db| registry::state(db, &team_id))?;
-        if state != "deleting" && asked.path.starts_with("/v1/") {
+        if state != "deleting" {
             let wanted = DeleteTeam { team_id: team_id.clone(), confirmed };
             let wanted =
                 serde_json::to_string(&wanted).map_err(|e| Error::internal(e.to_string()))?;

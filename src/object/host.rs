@@ -127,12 +127,12 @@ impl Host {
 
     /// Gives the object's storage back. A later request finds it as if nobody had initialised it.
     pub async fn destroy(&self) {
+        self.opened.replace(Opened::NotYet);
         let storage = self.state.storage();
         if let Err(error) = storage.delete_all().await {
             worker::console_error!("the emptied store was not given back: {error}");
             return;
         }
-        self.opened.replace(Opened::Empty);
         if let Err(error) = storage.delete_alarm().await {
             worker::console_error!("the alarm was not taken away: {error}");
         }

@@ -30,6 +30,9 @@ use worker::{
 const MAKE_TEAM: &str = "/internal/teams";
 const DELETE_TEAM: &str = "/internal/teams/delete";
 
+/// Where the edge says that an owner has deleted the team whose id follows.
+pub const TEAM_DELETED: &str = "/internal/deleted-teams/";
+
 /// Where the edge asks an object how it is.
 pub const BACKLOG_AGE: &str = "/internal/backlog-age";
 

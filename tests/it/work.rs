@@ -163,9 +163,12 @@ fn lists_show_a_caller_its_own_its_machines_and_its_sessions_continuations() {
     let mut both = vec![a.clone(), b.clone()];
     both.sort();
     assert_eq!(ids(&w.owner_of_home, ""), both);
-    assert_eq!(ids(&w.away.token, ""), [b.clone()]);
+    assert_eq!(ids(&w.away.token, ""), std::slice::from_ref(&b));
     assert_eq!(ids(&w.team.owner, ""), Vec::<String>::new());
-    assert_eq!(ids(&w.owner_of_home, &format!("machine_id={}", w.away.machine_id)), [b.clone()]);
+    assert_eq!(
+        ids(&w.owner_of_home, &format!("machine_id={}", w.away.machine_id)),
+        std::slice::from_ref(&b)
+    );
     w.step(&w.away.token, &b, "/accept", json!({}));
     assert_eq!(ids(&w.owner_of_home, "state=pending"), [a]);
     assert_eq!(ids(&w.owner_of_home, "state=accepted"), [b]);
