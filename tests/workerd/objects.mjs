@@ -71,11 +71,14 @@ function withHooks(Guarded) {
       setTimeout(() => this.context.abort(reason), 0);
     }
 
-    /** What the core's SQL read and wrote since the last reset, as the platform bills it. */
+    /**
+     * What the core's SQL read and wrote since the last reset, as the platform bills it, and the
+     * units (rows, and five for each statement) of its largest transaction.
+     */
     async counts() {
       settle(this.#counts);
-      const { statements, rowsRead, rowsWritten } = this.#counts;
-      return { statements, rowsRead, rowsWritten };
+      const { statements, rowsRead, rowsWritten, largest } = this.#counts;
+      return { statements, rowsRead, rowsWritten, largest };
     }
 
     async resetCounts() {
@@ -85,7 +88,7 @@ function withHooks(Guarded) {
 }
 
 function newCounts() {
-  return { statements: 0, rowsRead: 0, rowsWritten: 0, open: [] };
+  return { statements: 0, rowsRead: 0, rowsWritten: 0, largest: 0, open: [] };
 }
 
 /** A `ctx` whose `storage.sql.exec` counts. Everything else is the runtime's own. */
@@ -102,7 +105,10 @@ function countSql(ctx, counts, failure) {
   const transactionSync = (body) => {
     if (failure.how && failure.skip > 0) failure.skip -= 1;
     else if (failure.how === 'panic') return void delete failure.how;
-    return ctx.storage.transactionSync(body);
+    const before = units(counts);
+    const result = ctx.storage.transactionSync(body);
+    counts.largest = Math.max(counts.largest, units(counts) - before);
+    return result;
   };
   return facade(ctx, { storage: facade(ctx.storage, { sql, transactionSync }) });
 }
@@ -116,6 +122,11 @@ function failing(cursor, failure) {
       return typeof value === 'function' ? value.bind(cursor) : value;
     },
   });
+}
+
+function units(counts) {
+  settle(counts);
+  return counts.rowsRead + counts.rowsWritten + 5 * counts.statements;
 }
 
 // A cursor knows its numbers once it is read to its end, which is after `exec` has returned.
