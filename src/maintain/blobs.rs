@@ -5,9 +5,9 @@ use crate::ids::TeamId;
 use crate::params;
 use crate::store::{Db, Tx};
 
-/// A blob costs 8 units and its size, up to 1 MiB.
-const BLOBS_MAX: usize = 50;
-const BLOB_UNITS: u64 = 5;
+/// A blob costs 13 units and its size, up to 1 MiB.
+const BLOBS_MAX: usize = 35;
+const BLOB_UNITS: u64 = 10;
 
 pub fn due(db: &Db, _walks: &Walks) -> Result<Option<i64>> {
     let waits = db.query_optional(

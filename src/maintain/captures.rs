@@ -1,13 +1,13 @@
 //! Settled captures, a day after they settled and once their parts are gone. Until then a repeated
 //! commit answers the same.
-use super::work::{Batch, Walks, Work, json};
+use super::work::{Batch, LISTED_UNITS, Walks, Work, rows};
 use crate::error::Result;
 use crate::limits::SETTLED_CAPTURE_AGE_MS;
 use crate::params;
 use crate::store::{Db, Tx};
 
-/// A row costs 4 units: found by its time, asked for parts, found by its key, deleted.
-const CAPTURES_MAX: usize = 80;
+/// A row costs 7 units: found by its time, asked for parts, deleted.
+const CAPTURES_MAX: usize = 65;
 
 pub fn due(db: &Db, _walks: &Walks) -> Result<Option<i64>> {
     db.query_one(
@@ -37,14 +37,11 @@ pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
     let free = settled.into_iter().filter(|(_, has_parts)| !has_parts).map(|(row, _)| row);
     let free = free.collect::<Vec<_>>();
     let free_count = free.len();
-    let taken = work.take(tx, free, 2);
+    let taken = work.take(tx, free, LISTED_UNITS);
     if taken.is_empty() {
         return Ok(Batch::Done);
     }
-    tx.execute(
-        "DELETE FROM captures WHERE rowid IN (SELECT value FROM json_each(?1))",
-        params![&json(&taken)?],
-    )?;
+    rows!("captures").delete(tx, &taken)?;
     work.removed("captures", taken.len() as u64);
     Ok(Batch::more_if(full || taken.len() < free_count))
 }

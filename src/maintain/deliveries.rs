@@ -1,16 +1,15 @@
 //! Settled webhook deliveries past the team's days, with their attempts. One that is still pending
 //! stays, and nothing waits behind it.
 use super::retention;
-use super::work::{Batch, Walks, Work, json};
+use super::work::{Batch, LISTED_UNITS, Walks, Work, json, rows};
 use crate::error::Result;
 use crate::limits::DAY_MS;
 use crate::params;
 use crate::store::{Db, Tx};
 
-/// A delivery costs 5 units and its body, an attempt 4; its answer is at most 2 KiB.
-const DELIVERIES_MAX: usize = 30;
-const DELIVERY_UNITS: u64 = 4;
-const ATTEMPTS_MAX: u64 = 50;
+/// A delivery costs 4 units or 7, and its body; an attempt costs 6, its answer has at most 2 KiB.
+const DELIVERIES_MAX: usize = 35;
+const ATTEMPTS_MAX: u64 = 30;
 
 pub fn due(db: &Db, _walks: &Walks) -> Result<Option<i64>> {
     retention::next(db, "deliveries")
@@ -24,20 +23,23 @@ pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
     };
     let age_ms = retention.deliveries_days * DAY_MS;
     let settled = tx.query(
-        "SELECT id, settled_at, octet_length(body)
+        "SELECT id, rowid, settled_at, octet_length(body)
            FROM app_webhook_deliveries
           WHERE team_id = ?1 AND settled_at IS NOT NULL
           ORDER BY settled_at
           LIMIT ?2",
         params![&due.team_id, DELIVERIES_MAX],
-        |row| Ok((row.get::<String>()?, row.get::<i64>()?, row.get::<i64>()?)),
+        |row| {
+            let (id, row_id): (String, i64) = (row.get()?, row.get()?);
+            Ok(((id, row_id), row.get::<i64>()?, row.get::<i64>()?))
+        },
     )?;
     let full = settled.len() == DELIVERIES_MAX;
     let young = settled.iter().map(|(_, settled_at, _)| settled_at + age_ms);
     let young = young.filter(|age_out_at| *age_out_at > tx.now_ms).min();
     let old = settled.into_iter().filter(|(_, settled_at, _)| settled_at + age_ms <= tx.now_ms);
-    let old = old.map(|(id, _, octets)| (id, octets)).collect::<Vec<_>>();
-    let ids = json(&old.iter().map(|(id, _)| id).collect::<Vec<_>>())?;
+    let old = old.map(|(keys, _, octets)| (keys, octets)).collect::<Vec<_>>();
+    let ids = json(&old.iter().map(|((id, _), _)| id).collect::<Vec<_>>())?;
     let attempts = tx.execute_counted(
         "DELETE FROM app_webhook_attempts
           WHERE (delivery_id, attempt) IN (
@@ -53,13 +55,10 @@ pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
         return Ok(Batch::More);
     }
     let count = old.len();
-    let taken = work.take(tx, old, DELIVERY_UNITS);
+    let taken = work.take(tx, old, LISTED_UNITS);
     if !taken.is_empty() {
-        tx.execute(
-            "DELETE FROM app_webhook_deliveries
-              WHERE id IN (SELECT value FROM json_each(?1))",
-            params![&json(&taken)?],
-        )?;
+        let row_ids = taken.iter().map(|(_, row_id)| *row_id).collect::<Vec<_>>();
+        rows!("app_webhook_deliveries").delete(tx, &row_ids)?;
         work.removed("deliveries", taken.len() as u64);
     }
     let more = taken.len() < count || full && young.is_none();

@@ -4,15 +4,14 @@
 //! and up to `deleted_through` only current events are left. When a newer event replaces one of
 //! those, a trigger removes it at once.
 use super::retention;
-use super::work::{Batch, Walks, Work, json};
+use super::work::{Batch, LISTED_UNITS, Walks, Work, json};
 use crate::error::Result;
 use crate::limits::{DAY_MS, PASS_WAIT_MS};
 use crate::params;
 use crate::store::{Db, Tx};
 
-/// One costs 5 units: found, asked whether it is current, found by its key, deleted.
-const EVENTS_MAX: usize = 80;
-const EVENT_UNITS: u64 = 2;
+/// One costs 4 units or 7: found, asked whether it is current, deleted.
+const EVENTS_MAX: usize = 60;
 
 pub fn due(db: &Db, _walks: &Walks) -> Result<Option<i64>> {
     retention::next(db, "events")
@@ -62,13 +61,11 @@ pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
     let young = window.iter().find(|(seen, _)| is_young(seen)).map(|(seen, _)| seen.created_at);
     let old = window.into_iter().take_while(|(seen, _)| !is_young(seen)).collect::<Vec<_>>();
     let old_count = old.len();
-    let taken = work.take(tx, old, EVENT_UNITS);
+    let taken = work.take(tx, old, LISTED_UNITS);
     let Some(last) = taken.last().map(|seen| seen.sequence) else {
         due.set(tx, young.map(|created_at| created_at + age_ms))?;
         return Ok(Batch::More);
     };
-    let needless = taken.iter().filter(|seen| !seen.is_current).map(|seen| seen.sequence);
-    let needless = needless.collect::<Vec<_>>();
     tx.execute(
         "INSERT INTO event_retention (team_id, pruned_through, deleted_through)
          VALUES (?1, ?2, ?2)
@@ -77,13 +74,25 @@ pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
                 deleted_through = excluded.deleted_through",
         params![&due.team_id, last],
     )?;
-    if !needless.is_empty() {
+    // Neighbours in the team's log go as a range.
+    let mut listed = Vec::new();
+    for run in taken.chunk_by(|a, b| !a.is_current && !b.is_current) {
+        match run {
+            [seen] if seen.is_current => {}
+            [first, _, .., last] => tx.execute(
+                "DELETE FROM org_events WHERE team_id = ?1 AND sequence >= ?2 AND sequence <= ?3",
+                params![&due.team_id, first.sequence, last.sequence],
+            )?,
+            few => listed.extend(few.iter().map(|seen| seen.sequence)),
+        }
+    }
+    if !listed.is_empty() {
         tx.execute(
             "DELETE FROM org_events WHERE sequence IN (SELECT value FROM json_each(?1))",
-            params![&json(&needless)?],
+            params![&json(&listed)?],
         )?;
-        work.removed("events", needless.len() as u64);
     }
+    work.removed("events", taken.iter().filter(|seen| !seen.is_current).count() as u64);
     // A team with more to lose goes behind those that wait already.
     let more = taken.len() < old_count || full && young.is_none();
     due.set(tx, if more { Some(tx.now_ms) } else { young.map(|at| at + age_ms) })?;

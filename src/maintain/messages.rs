@@ -4,19 +4,18 @@
 //! version `r`, with `older` the newest remaining version below it and `newer` the oldest above, the
 //! dead rows are those closed above `r` and up to `newer` that are newer than `older`. The index by
 //! closing holds the revision too, so at each closing only the dead rows are read.
-use super::work::{AT_ONCE, Batch, Walks, Work, json};
+use super::work::{AT_ONCE, Batch, LISTED_UNITS, Walks, Work, rows};
 use crate::error::Result;
 use crate::ids::{SessionId, TeamId};
 use crate::params;
 use crate::store::{Db, Tx};
 
-/// A row costs 4 units: found by its closing, looked up for its size, found by its key, deleted.
-const ROWS_MAX: usize = 90;
-const ROW_UNITS: u64 = 2;
-const CLOSINGS_MAX: usize = 30;
+/// A row costs 6 units or 3: found by its closing, deleted. A closing costs 2.
+const ROWS_MAX: usize = 60;
+const CLOSINGS_MAX: usize = 25;
 /// Removed versions between the same two neighbours are settled together.
 const VERSIONS_MAX: usize = 60;
-const TURN_UNITS: u64 = 430;
+const TURN_UNITS: u64 = ROWS_MAX as u64 + 2 * CLOSINGS_MAX as u64 + 2 * VERSIONS_MAX as u64 + 40;
 
 pub fn due(db: &Db, _walks: &Walks) -> Result<Option<i64>> {
     let waits = db.query_optional(
@@ -47,13 +46,8 @@ pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
             )?,
             None => tx.execute(
                 "DELETE FROM message_prune_queue
-                  WHERE (team_id, session_id, revision) IN (
-                        SELECT team_id, session_id, revision
-                          FROM message_prune_queue
-                         WHERE team_id = ?1 AND session_id = ?2
-                           AND revision >= ?3 AND revision < ?4
-                         ORDER BY revision
-                         LIMIT ?5)",
+                  WHERE team_id = ?1 AND session_id = ?2
+                    AND revision >= ?3 AND revision < min(?4, ?3 + ?5)",
                 params![&row.team_id, &row.session_id, row.revision, row.newer, VERSIONS_MAX],
             )?,
         }
@@ -139,14 +133,11 @@ fn remove(tx: &Tx, work: &mut Work, row: &Queued) -> Result<Option<i64>> {
     let dead = found.iter().filter_map(|&(closing, id, octets)| Some(((closing?, id?), octets?)));
     let dead = dead.collect::<Vec<_>>();
     let first_left = |taken: usize| dead.get(taken).map(|((closing, _), _)| *closing);
-    let taken = work.take(tx, dead.clone(), ROW_UNITS);
+    let taken = work.take(tx, dead.clone(), LISTED_UNITS);
     let left = first_left(taken.len());
     if !taken.is_empty() {
-        let ids = json(&taken.iter().map(|(_, id)| id).collect::<Vec<_>>())?;
-        tx.execute(
-            "DELETE FROM messages WHERE id IN (SELECT value FROM json_each(?1))",
-            params![&ids],
-        )?;
+        let ids = taken.iter().map(|(_, id)| *id).collect::<Vec<_>>();
+        rows!("messages").delete(tx, &ids)?;
         work.removed("messages", taken.len() as u64);
     }
     Ok(match (left, last) {

@@ -1,15 +1,14 @@
 //! The parts of captures that left staging: committed, aborted, expired or deleted.
-use super::work::{AT_ONCE, Batch, Walks, Work, json};
+use super::work::{AT_ONCE, Batch, LISTED_UNITS, Walks, Work, rows};
 use crate::error::Result;
 use crate::ids::TeamId;
 use crate::params;
 use crate::store::{Db, Tx};
 
-/// A part costs 3 units and its size: up to 2 MB, which is nearly a whole batch.
-const PARTS_MAX: usize = 60;
-const PART_UNITS: u64 = 3;
+/// A part costs 6 units and its size: up to 2 MB, which is nearly a whole batch.
+const PARTS_MAX: usize = 70;
 /// Finding out what the next capture in the queue has.
-const CAPTURE_UNITS: u64 = 3 * PARTS_MAX as u64 + 40;
+const CAPTURE_UNITS: u64 = PARTS_MAX as u64 + 60;
 
 pub fn due(db: &Db, _walks: &Walks) -> Result<Option<i64>> {
     let waits = db.query_optional(
@@ -57,12 +56,9 @@ fn remove(tx: &Tx, work: &mut Work, team_id: &TeamId, capture_id: &str) -> Resul
         |row| Ok((row.get::<i64>()?, row.get::<i64>()?)),
     )?;
     let count = parts.len();
-    let taken = work.take(tx, parts, PART_UNITS);
+    let taken = work.take(tx, parts, LISTED_UNITS);
     if !taken.is_empty() {
-        tx.execute(
-            "DELETE FROM capture_parts WHERE rowid IN (SELECT value FROM json_each(?1))",
-            params![&json(&taken)?],
-        )?;
+        rows!("capture_parts").delete(tx, &taken)?;
         work.removed("parts", taken.len() as u64);
     }
     Ok(taken.len() == count && count < PARTS_MAX)

@@ -76,8 +76,8 @@ fn events(tx: &Tx, work: &mut Work) -> Result<Batch> {
         )?;
         tx.execute(
             "DELETE FROM machine_presence_events
-              WHERE sequence IN (SELECT value FROM json_each(?1))",
-            params![&json(&old)?],
+              WHERE team_id = ?1 AND sequence >= ?2 AND sequence <= ?3",
+            params![&due.team_id, old[0], *last],
         )?;
         work.removed("presence_events", old.len() as u64);
     }

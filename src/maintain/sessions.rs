@@ -1,16 +1,18 @@
 //! Deleted sessions: all that they hold, in batches, their row last. Their origins become
 //! tombstones, so that a connector that publishes one again is told that it was deleted.
-use super::work::{AT_ONCE, Batch, Walks, Work, json};
+use super::work::{AT_ONCE, Batch, Walks, Work, json, rows};
 use crate::error::Result;
 use crate::ids::{SessionId, TeamId};
 use crate::params;
 use crate::store::{Db, Tx};
 
-/// A message costs 5 units with its row in the search index.
-const MESSAGES_MAX: usize = 80;
-const MESSAGE_UNITS: u64 = 3;
+/// A message costs 10 units or 5, with its row in the search index.
+const MESSAGES_MAX: usize = 45;
+const MESSAGE_UNITS: u64 = 9;
 const ARTIFACTS_MAX: u64 = 25;
 const VERSIONS_MAX: u64 = 25;
+/// With what its triggers do.
+const VERSION_UNITS: u64 = 10;
 const ROWS_MAX: u64 = 50;
 /// The most that one kind of rows costs; the next kind waits for another batch without it.
 const KIND_UNITS: u64 = 250;
@@ -79,30 +81,20 @@ fn messages(tx: &Tx, work: &mut Work, team_id: &TeamId, session_id: &SessionId) 
     if taken.is_empty() {
         return Ok(Batch::more_if(count > 0));
     }
-    let ids = json(&taken)?;
-    tx.execute(
-        "DELETE FROM message_search WHERE rowid IN (SELECT value FROM json_each(?1))",
-        params![&ids],
-    )?;
-    tx.execute(
-        "DELETE FROM messages WHERE id IN (SELECT value FROM json_each(?1))",
-        params![&ids],
-    )?;
+    rows!("message_search").delete(tx, &taken)?;
+    rows!("messages").delete(tx, &taken)?;
     work.removed("session_rows", taken.len() as u64);
     Ok(Batch::more_if(count == MESSAGES_MAX || taken.len() < count))
 }
 
 fn artifacts(tx: &Tx, work: &mut Work, team_id: &TeamId, session_id: &SessionId) -> Result<Batch> {
-    let count = tx.execute_counted(
-        "DELETE FROM session_artifacts
-          WHERE rowid IN (
-                SELECT rowid
-                  FROM session_artifacts
-                 WHERE team_id = ?1 AND session_id = ?2
-                 LIMIT ?3)",
+    let row_ids = tx.query(
+        "SELECT rowid FROM session_artifacts WHERE team_id = ?1 AND session_id = ?2 LIMIT ?3",
         params![team_id, session_id, ARTIFACTS_MAX],
+        |row| row.get::<i64>(),
     )?;
-    Ok(gone(work, count, ARTIFACTS_MAX))
+    rows!("session_artifacts").delete(tx, &row_ids)?;
+    Ok(gone(work, row_ids.len() as u64, ARTIFACTS_MAX))
 }
 
 fn versions(tx: &Tx, work: &mut Work, team_id: &TeamId, session_id: &SessionId) -> Result<Batch> {
@@ -115,14 +107,11 @@ fn versions(tx: &Tx, work: &mut Work, team_id: &TeamId, session_id: &SessionId) 
         |row| Ok((row.get::<i64>()?, row.get::<i64>()?)),
     )?;
     let count = rows.len() as u64;
-    let taken = work.take(tx, rows, 8);
+    let taken = work.take(tx, rows, VERSION_UNITS);
     if taken.is_empty() {
         return Ok(Batch::more_if(count > 0));
     }
-    tx.execute(
-        "DELETE FROM session_versions WHERE rowid IN (SELECT value FROM json_each(?1))",
-        params![&json(&taken)?],
-    )?;
+    rows!("session_versions").delete(tx, &taken)?;
     work.removed("session_rows", taken.len() as u64);
     Ok(Batch::more_if(count == VERSIONS_MAX || (taken.len() as u64) < count))
 }

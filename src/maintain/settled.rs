@@ -1,6 +1,6 @@
 //! What came to its end 30 days ago: operations with their effects, attachments, continuations,
 //! credentials. Those that are due share a batch.
-use super::work::{Batch, Walks, Work, earliest, json};
+use super::work::{Batch, LISTED_UNITS, Walks, Work, earliest, json, rows};
 use crate::error::Result;
 use crate::ids::TeamId;
 use crate::limits::SETTLED_AGE_MS;
@@ -8,10 +8,10 @@ use crate::params;
 use crate::store::{Db, Tx};
 
 const SHARED_UNITS: u64 = 400;
-/// A row with up to 4 KiB of JSON.
-const ROW_UNITS: u64 = 5;
+/// Found by its time and deleted.
+const ROW_UNITS: u64 = 1 + LISTED_UNITS;
 /// A continuation that names no upload; each that it names costs 8 more, and there may be 50.
-const CONTINUATION_UNITS: u64 = 6;
+const CONTINUATION_UNITS: u64 = LISTED_UNITS + 2;
 const REF_UNITS: u64 = 8;
 
 type Remove = fn(&Tx, &mut Work, u64) -> Result<Batch>;
@@ -51,68 +51,57 @@ pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
 fn operations(tx: &Tx, work: &mut Work, units: u64) -> Result<Batch> {
     let limit = units / 2 / ROW_UNITS;
     let settled = tx.query(
-        "SELECT team_id, id
+        "SELECT rowid, team_id, id
            FROM operations
           WHERE settled_at <= ?1
           ORDER BY settled_at
           LIMIT ?2",
         params![tx.now_ms - SETTLED_AGE_MS, limit],
-        |row| Ok((row.get::<TeamId>()?, row.get::<String>()?)),
+        |row| Ok((row.get::<i64>()?, row.get::<TeamId>()?, row.get::<String>()?)),
     )?;
-    let keys = json(&settled)?;
-    let effects = tx.execute_counted(
-        "DELETE FROM native_effects
-          WHERE rowid IN (
-                SELECT e.rowid
-                  FROM json_each(?1) AS o
-                 CROSS JOIN native_effects AS e
-                    ON e.team_id = o.value ->> 0 AND e.operation_id = o.value ->> 1
-                 LIMIT ?2)",
-        params![&keys, limit],
+    let effects = tx.query(
+        "SELECT e.rowid
+           FROM json_each(?1) AS o
+          CROSS JOIN native_effects AS e
+             ON e.team_id = o.value ->> 1 AND e.operation_id = o.value ->> 2
+          LIMIT ?2",
+        params![&json(&settled)?, limit],
+        |row| row.get::<i64>(),
     )?;
-    work.removed("effects", effects);
-    if effects == limit {
+    rows!("native_effects").delete(tx, &effects)?;
+    work.removed("effects", effects.len() as u64);
+    if effects.len() as u64 == limit {
         return Ok(Batch::More);
     }
-    let count = tx.execute_counted(
-        "DELETE FROM operations
-          WHERE (team_id, id) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1))",
-        params![&keys],
-    )?;
-    work.removed("settled", count);
-    Ok(Batch::more_if(settled.len() as u64 == limit))
-}
-
-fn remove(
-    tx: &Tx,
-    work: &mut Work,
-    kind: &'static str,
-    units: u64,
-    delete: &'static str,
-) -> Result<Batch> {
-    let limit = units / ROW_UNITS;
-    let count = tx.execute_counted(delete, params![tx.now_ms - SETTLED_AGE_MS, limit])?;
-    work.removed(kind, count);
-    Ok(Batch::more_if(count == limit))
+    let row_ids = settled.iter().map(|(row_id, ..)| *row_id).collect::<Vec<_>>();
+    rows!("operations").delete(tx, &row_ids)?;
+    work.removed("settled", row_ids.len() as u64);
+    Ok(Batch::more_if(row_ids.len() as u64 == limit))
 }
 
 fn attachments(tx: &Tx, work: &mut Work, units: u64) -> Result<Batch> {
-    remove(
-        tx,
-        work,
-        "settled",
-        units,
-        "DELETE FROM attachments
-          WHERE rowid IN (
-                SELECT rowid FROM attachments WHERE settled_at <= ?1 ORDER BY settled_at LIMIT ?2)",
-    )
+    let limit = units / ROW_UNITS;
+    let row_ids = tx.query(
+        "SELECT rowid FROM attachments WHERE settled_at <= ?1 ORDER BY settled_at LIMIT ?2",
+        params![tx.now_ms - SETTLED_AGE_MS, limit],
+        |row| row.get::<i64>(),
+    )?;
+    rows!("attachments").delete(tx, &row_ids)?;
+    work.removed("settled", row_ids.len() as u64);
+    Ok(Batch::more_if(row_ids.len() as u64 == limit))
+}
+
+fn end_credentials(tx: &Tx, work: &mut Work, units: u64, delete: &'static str) -> Result<Batch> {
+    let limit = units / ROW_UNITS;
+    let count = tx.execute_counted(delete, params![tx.now_ms - SETTLED_AGE_MS, limit])?;
+    work.removed("credentials", count);
+    Ok(Batch::more_if(count == limit))
 }
 
 fn expired_credentials(tx: &Tx, work: &mut Work, units: u64) -> Result<Batch> {
-    remove(
+    end_credentials(
         tx,
         work,
-        "credentials",
         units,
         "DELETE FROM credentials
           WHERE id IN (
@@ -121,10 +110,9 @@ fn expired_credentials(tx: &Tx, work: &mut Work, units: u64) -> Result<Batch> {
 }
 
 fn revoked_credentials(tx: &Tx, work: &mut Work, units: u64) -> Result<Batch> {
-    remove(
+    end_credentials(
         tx,
         work,
-        "credentials",
         units,
         "DELETE FROM credentials
           WHERE id IN (
@@ -152,10 +140,7 @@ fn continuations(tx: &Tx, work: &mut Work, units: u64) -> Result<Batch> {
     if taken.is_empty() {
         return Ok(Batch::more_if(count > 0));
     }
-    tx.execute(
-        "DELETE FROM continuations WHERE rowid IN (SELECT value FROM json_each(?1))",
-        params![&json(&taken)?],
-    )?;
+    rows!("continuations").delete(tx, &taken)?;
     work.removed("settled", taken.len() as u64);
     Ok(Batch::more_if(taken.len() < count || count as u64 == limit))
 }

@@ -199,23 +199,28 @@ fn remove(tx: &Tx, work: &mut Work, row: &Queued, going: &[i64]) -> Result<usize
         }
     }
     let taken = work.take_weighed(tx, candidates).len();
-    let revisions = json(&&going[..taken])?;
-    if found.iter().any(|(.., artifact)| *artifact) {
+    let has_artifacts = found.iter().any(|(.., artifact)| *artifact);
+    for run in going[..taken].chunk_by(|a, b| a + 1 == *b) {
+        remove_run(tx, row, run[0], run[run.len() - 1], has_artifacts)?;
+    }
+    work.removed("versions", taken as u64);
+    Ok(taken)
+}
+
+/// Removes the versions from `first` to `last`, all of which are needless.
+fn remove_run(tx: &Tx, row: &Queued, first: i64, last: i64, has_artifacts: bool) -> Result<()> {
+    if has_artifacts {
         tx.execute(
             "DELETE FROM session_artifacts
-              WHERE team_id = ?1 AND session_id = ?2
-                AND revision IN (SELECT value FROM json_each(?3))",
-            params![&row.team_id, &row.session_id, &revisions],
+              WHERE team_id = ?1 AND session_id = ?2 AND revision >= ?3 AND revision <= ?4",
+            params![&row.team_id, &row.session_id, first, last],
         )?;
     }
     tx.execute(
         "DELETE FROM session_versions
-          WHERE team_id = ?1 AND session_id = ?2
-            AND revision IN (SELECT value FROM json_each(?3))",
-        params![&row.team_id, &row.session_id, &revisions],
-    )?;
-    work.removed("versions", taken as u64);
-    Ok(taken)
+          WHERE team_id = ?1 AND session_id = ?2 AND revision >= ?3 AND revision <= ?4",
+        params![&row.team_id, &row.session_id, first, last],
+    )
 }
 
 fn set(tx: &Tx, row: &Queued, due_at: i64) -> Result<()> {

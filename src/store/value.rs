@@ -144,6 +144,12 @@ impl FromCell for i64 {
         }
     }
 }
+/// A count; never negative.
+impl FromCell for u64 {
+    fn from_cell(cell: Cell) -> Result<Self> {
+        i64::from_cell(cell).map(i64::unsigned_abs)
+    }
+}
 impl FromCell for bool {
     fn from_cell(cell: Cell) -> Result<Self> {
         i64::from_cell(cell).map(|n| n != 0)
