@@ -54,6 +54,11 @@ fn converse(steps: &[Json]) {
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             known.insert(name.clone(), text);
         }
+        for (name, header) in step["save_headers"].as_object().into_iter().flatten() {
+            let value = header.as_str().and_then(|header| got.header(header));
+            let value = value.unwrap_or_else(|| panic!("{what}, no header {header}"));
+            known.insert(name.clone(), value.to_owned());
+        }
     }
 }
 

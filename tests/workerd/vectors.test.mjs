@@ -14,6 +14,7 @@
 //             "<any>" fits everything but null, "<absent>" a field that is not there
 //   save      { name: "path.in.the.body" } keeps a value; then "{name}" stands for it in every text
 //             below, and `as` may name it
+//   save_headers  { name: "header" } keeps a header likewise
 
 import assert from 'node:assert/strict';
 import { readFileSync, readdirSync } from 'node:fs';
@@ -59,7 +60,8 @@ async function converse(plane, steps) {
   const { team, token } = await plane.createTeam('Acme', { now: START_MS });
   const known = { team: team.id, owner: token };
   let now = START_MS;
-  for (const { note, after_ms: afterMs, as, send, headers, body, expect, save } of steps) {
+  for (const step of steps) {
+    const { note, after_ms: afterMs, as, send, headers, body, expect } = step;
     if (afterMs !== undefined) now = START_MS + afterMs;
     const [method, path] = filled(send, known).split(' ');
     const token = as && (known[as] ?? assert.fail(`no token is called ${as}`));
@@ -73,9 +75,12 @@ async function converse(plane, steps) {
       assert.equal(answer.headers.get(name), value, `${what}, header ${name}`);
     }
     if (wanted.body !== undefined) fits(answer.body, wanted.body, what);
-    for (const [name, path] of Object.entries(save ?? {})) {
+    for (const [name, path] of Object.entries(step.save ?? {})) {
       known[name] = path.split('.').reduce((value, key) => value?.[key], answer.body);
       assert.ok(known[name] !== undefined, `${what}, nothing at ${path}`);
+    }
+    for (const [name, header] of Object.entries(step.save_headers ?? {})) {
+      known[name] = answer.headers.get(header) ?? assert.fail(`${what}, no header ${header}`);
     }
   }
 }
