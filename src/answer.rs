@@ -1,4 +1,5 @@
 //! What a handler answers: a status, headers and a body, or the work that leads there.
+use crate::domain::links::Link;
 use crate::error::{Code, Error, Result};
 use crate::store::Db;
 use serde_json::{Value as Json, json};
@@ -13,6 +14,8 @@ pub enum Body {
     Json(String),
     Bytes(Vec<u8>),
     Chunks(Chunks),
+    /// No body: the connection becomes a machine's link, which the shell holds.
+    Link(Link),
 }
 
 pub struct Answer {

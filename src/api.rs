@@ -7,15 +7,15 @@ pub use crate::call::{Call, Config, Envelope, HEADERS, Request};
 use crate::domain::{
     attachments, capture_commit, capture_parts, captures, configuration, continuation_list,
     continuations, credentials, effects, event_log, grants, groups, heartbeat, idempotency,
-    journal, machines, members, message_pages, operation_calls, presence_log, roots, rules,
+    journal, links, machines, members, message_pages, operation_calls, presence_log, roots, rules,
     session_export, session_list, session_versions, sessions, sources, team_removal, teams,
     upload_chunks, upload_commit, upload_content, uploads,
 };
 use crate::error::{Code, Error, Result};
 use crate::ids::{Id, ServerId, TeamId};
 use crate::limits::{
-    CHUNK_BYTES_MAX, HEARTBEAT_BYTES_MAX, JSON_BYTES_MAX, PART_BYTES_MAX, RATE_TENTHS,
-    STORE_FULL_PERCENT, URL_BYTES_MAX, WIPE_RETRY_S,
+    CHUNK_BYTES_MAX, HEARTBEAT_BYTES_MAX, HEARTBEAT_TENTHS, JSON_BYTES_MAX, PART_BYTES_MAX,
+    RATE_TENTHS, STORE_FULL_PERCENT, URL_BYTES_MAX, WIPE_RETRY_S,
 };
 use crate::maintain;
 use crate::rate::RateLimiter;
@@ -119,7 +119,16 @@ const fn long_upkeep(method: &'static str, path: &'static str, run: Long) -> Rou
 /// A heartbeat, which a full store takes too.
 const fn beat(path: &'static str, run: Write) -> Route {
     let payload = Payload::Json(HEARTBEAT_BYTES_MAX);
-    Route { tenths: 1, grows: false, ..route("POST", path, payload, Run::Write(run)) }
+    Route {
+        tenths: HEARTBEAT_TENTHS,
+        grows: false,
+        ..route("POST", path, payload, Run::Write(run))
+    }
+}
+
+/// A WebSocket, which a full store takes too.
+const fn link(path: &'static str, run: Write) -> Route {
+    Route { grows: false, ..route("GET", path, Payload::None, Run::Write(run)) }
 }
 
 const GRANT: Payload = Payload::Json(JSON_BYTES_MAX);
@@ -161,6 +170,7 @@ pub const ROUTES: &[Route] = &[
     beat  ("/machines/{machine}/heartbeat",      heartbeat::post),
     create("/machines/{machine}/token",          credentials::renew),
     get   ("/machines/{machine}/configuration",  configuration::get),
+    link  ("/machines/{machine}/link",           links::open),
     find  ("/machines/{machine}/roots",          roots::list),
     find  ("/machines/{machine}/rules",          rules::list),
     create("/machines/{machine}/rules",          rules::create),

@@ -165,7 +165,12 @@ pub fn authenticate(db: &Db, token: &Token) -> Result<Principal> {
 
 /// The caller as it is now, for work that goes on after its request was admitted.
 pub fn again(db: &Db, who: &Principal) -> Result<Principal> {
-    let found = find(db, &who.team_id, &who.credential_id)?;
+    holder(db, &who.team_id, &who.credential_id)
+}
+
+/// Whoever holds a credential, while it is good.
+pub fn holder(db: &Db, team_id: &TeamId, credential_id: &CredentialId) -> Result<Principal> {
+    let found = find(db, team_id, credential_id)?;
     found.map(|(_, who)| who).ok_or_else(Error::unauthenticated)
 }
 

@@ -22,6 +22,7 @@ pub const HEADERS: &[&str] = &[
     "if-none-match",
     "if-range",
     "range",
+    "upgrade",
 ];
 
 pub struct Request<'a> {

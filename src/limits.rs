@@ -88,6 +88,13 @@ pub const RETENTION_DAYS_MAX: i64 = 3_650;
 
 // Machines.
 pub const LINK_GRACE_MS: i64 = 45 * SECOND_MS;
+pub const FRAME_BYTES_MAX: usize = 1 << 20;
+/// What a heartbeat takes from the rate limit, in tenths of a request.
+pub const HEARTBEAT_TENTHS: i64 = 1;
+/// What the platform takes as the reason of a close.
+pub const CLOSE_REASON_BYTES_MAX: usize = 123;
+/// A credential that ends by itself closes its sockets within this time.
+pub const CREDENTIALS_CHECKED_MS: i64 = MINUTE_MS;
 pub const ROOTS_MAX: usize = 256;
 pub const BINDINGS_MAX: usize = 256;
 pub const RULES_MAX: usize = 256;

@@ -19,6 +19,7 @@ pub mod groups;
 pub mod heartbeat;
 pub mod idempotency;
 pub mod journal;
+pub mod links;
 pub mod machines;
 pub mod members;
 pub mod message_pages;

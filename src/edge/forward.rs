@@ -54,7 +54,10 @@ async fn forwarded(
 ) -> worker::Result<Request> {
     let headers = Headers::new();
     for (name, value) in &head.headers {
-        headers.set(name, value)?;
+        // The platform upgrades nothing but a GET.
+        if *name != "upgrade" || head.method == "GET" {
+            headers.set(name, value)?;
+        }
     }
     headers.set(http::REQUEST_ID, &head.request_id)?;
     if head.is_loopback() {

@@ -2,6 +2,7 @@
 //! one, and so does the first event of each instance. It is set only when it changes: each setting
 //! is a row written.
 use super::host::Host;
+use crate::error::Result;
 use crate::limits::PASS_WAIT_MS;
 use crate::maintain::alarm;
 use std::time::Duration;
@@ -17,9 +18,9 @@ pub enum Known {
     At(Option<i64>),
 }
 
-/// Runs what is due and sets the next alarm. Never fails: the platform would try again six times
-/// and then drop the alarm.
-pub async fn run(host: &Host) {
+/// Runs what is due and sets the next alarm; `tend` sees to what the object holds beside its store.
+/// Never fails: the platform would try again six times and then drop the alarm.
+pub async fn run(host: &Host, tend: impl FnOnce() -> Result<()>) {
     host.alarm.set(Known::At(None));
     if host.clock.is_by_test() {
         return;
@@ -33,6 +34,9 @@ pub async fn run(host: &Host) {
     set(host, host.clock.now_ms() + PASS_WAIT_MS).await;
     if let Err(error) = host.state.storage().sync().await {
         worker::console_error!("the alarm was not synced: {error}");
+    }
+    if let Err(error) = tend() {
+        worker::console_error!("the alarm could not see to the links: {}", error.message);
     }
     if host.run(alarm::is_pass_due).unwrap_or(true) {
         pass(host).await;
@@ -92,6 +96,17 @@ pub async fn see_to(host: &Host, wrote: bool) {
         }
     };
     if wrote && let Some(at) = alarm::after_write(known, host.clock.now_ms()) {
+        set(host, at).await;
+    }
+}
+
+/// Has the alarm come at `at`, unless it comes sooner.
+pub async fn bring_forward(host: &Host, at: i64) {
+    let is_late = match host.alarm.get() {
+        Known::Nothing => false, // The event's end has looked.
+        Known::At(known) => known.is_none_or(|known| known > at),
+    };
+    if is_late && !host.clock.is_by_test() {
         set(host, at).await;
     }
 }

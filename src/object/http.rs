@@ -129,6 +129,7 @@ pub fn response(
         Body::Json(text) => Ok(builder.fixed(text.into_bytes())),
         Body::Bytes(bytes) => Ok(builder.fixed(bytes)),
         Body::Chunks(chunks) => stream(builder, chunks),
+        Body::Link(_) => Err("only an object of teams holds links".into()),
     }
 }
 

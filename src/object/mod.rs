@@ -6,23 +6,25 @@ pub mod config;
 mod directory;
 mod host;
 pub mod http;
+mod sockets;
 
-use crate::api::{self, Answer, Chunks, Config, Job, Plane, Reply};
+use crate::api::{self, Answer, Body, Chunks, Config, Job, Plane, Reply};
 use crate::domain::registry::{DeleteTeam, MakeTeam};
-use crate::domain::{team_removal, teams};
-use crate::error::{Error, Result};
+use crate::domain::{links, team_removal, teams};
+use crate::error::{Code, Error, Result};
 use crate::json;
 use crate::rate::RateLimiter;
 use crate::store::migrate;
 use futures_util::stream;
 use host::Host;
 use http::Head;
+use sockets::{BROKEN, Sockets};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 use worker::{
     Delay, DurableObject, Env, FixedLengthStream, Request, Response, ResponseBuilder, State,
-    durable_object, worker_sys,
+    WebSocket, WebSocketIncomingMessage, durable_object, worker_sys,
 };
 
 /// Where the Directory has a team made, and deleted. The edge forwards nothing to a team's object
@@ -49,6 +51,7 @@ struct Object {
     host: Host,
     config: Config,
     limiter: RefCell<RateLimiter>,
+    sockets: Sockets,
 }
 
 impl DurableObject for Team {
@@ -57,6 +60,7 @@ impl DurableObject for Team {
             host: Host::new(state, &env),
             config: config::read(&env),
             limiter: RefCell::default(),
+            sockets: Sockets::default(),
         };
         Team { object: Rc::new(object) }
     }
@@ -68,17 +72,19 @@ impl DurableObject for Team {
         let written = object.host.cost().rows_written;
         let answer = object.answer(&head, &mut request).await;
         let answer = answer.unwrap_or_else(|error| Answer::refusal(error, &head.request_id));
-        alarm::see_to(&object.host, object.host.cost().rows_written > written).await;
-        let length = http::length(&answer);
-        let response = http::response(answer, &head.request_id, |builder, chunks| {
-            object.clone().send(builder, chunks, length, head.request_id.clone())
-        })?;
+        let response = object.respond(answer, &head)?;
+        object.after(written).await;
         object.host.show_cost(response, before)
     }
 
     async fn alarm(&self) -> worker::Result<Response> {
-        let host = &self.object.host;
-        alarm::run(host).await;
+        let Object { host, sockets, .. } = &*self.object;
+        alarm::run(host, || {
+            sockets.begin(host)?;
+            sockets.tend(host, true);
+            Ok(())
+        })
+        .await;
         // Its last team was deleted and emptied, so the object goes too.
         if !host.clock.is_by_test() && matches!(host.open(), Ok(Some(_))) {
             match host.run(team_removal::is_last_gone) {
@@ -88,6 +94,34 @@ impl DurableObject for Team {
             }
         }
         Response::empty()
+    }
+
+    async fn websocket_message(
+        &self,
+        socket: WebSocket,
+        message: WebSocketIncomingMessage,
+    ) -> worker::Result<()> {
+        let object = &self.object;
+        let written = object.host.cost().rows_written;
+        object.receive(&socket, message);
+        object.after(written).await;
+        Ok(())
+    }
+
+    async fn websocket_close(
+        &self,
+        socket: WebSocket,
+        code: usize,
+        reason: String,
+        _was_clean: bool,
+    ) -> worker::Result<()> {
+        self.object.closed(&socket, u16::try_from(code).unwrap_or(BROKEN), &reason).await;
+        Ok(())
+    }
+
+    async fn websocket_error(&self, socket: WebSocket, _: worker::Error) -> worker::Result<()> {
+        self.object.closed(&socket, BROKEN, "").await;
+        Ok(())
     }
 }
 
@@ -100,27 +134,86 @@ impl Object {
         if head.path == BACKLOG_AGE {
             return self.host.backlog_age().await;
         }
-        let Some(server_id) = self.host.open()? else { return Err(Error::unauthenticated()) };
+        if self.host.open()?.is_none() {
+            return Err(Error::unauthenticated());
+        }
         if head.path == DELETE_TEAM {
             let body = http::body(request).await?;
             let wanted: DeleteTeam = json::body(&body.unwrap_or_default())?;
-            return self.host.run(|db| {
-                db.transaction(|tx| {
+            return self.run(|plane| {
+                plane.db.transaction(|tx| {
                     team_removal::delete_for_operator(tx, &wanted.team_id, &wanted.confirmed)
                 })?;
                 Ok(Answer { status: 202, ..Answer::default() })
             });
         }
         let body = http::body(request).await?;
-        let reply = self.host.run(|db| {
-            let (config, limiter, runner) = (&self.config, &self.limiter, &self.host.runner);
-            let plane = Plane { db: *db, server_id: &server_id, config, limiter, runner };
-            Ok(api::handle(&plane, &head.with_body(body.as_deref())))
-        })?;
+        let reply = self.run(|plane| Ok(api::handle(plane, &head.with_body(body.as_deref()))))?;
         match reply {
             Reply::Answer(answer) => Ok(answer),
             Reply::Job(job) => self.work(job).await,
         }
+    }
+
+    /// Runs a piece of the core, if somebody has initialised this object.
+    fn run<T>(&self, work: impl FnOnce(&Plane) -> Result<T>) -> Result<T> {
+        let Some(server_id) = self.host.open()? else { return Err(Error::unauthenticated()) };
+        self.sockets.begin(&self.host)?;
+        self.host.run(|db| {
+            let (config, limiter, runner) = (&self.config, &self.limiter, &self.host.runner);
+            work(&Plane { db: *db, server_id: &server_id, config, limiter, runner })
+        })
+    }
+
+    /// Ends every event but the alarm: `written` is what the store had cost before it.
+    async fn after(&self, written: u64) {
+        let wrote = self.host.cost().rows_written > written;
+        self.sockets.tend(&self.host, wrote);
+        alarm::see_to(&self.host, wrote).await;
+    }
+
+    fn receive(&self, socket: &WebSocket, message: WebSocketIncomingMessage) {
+        let Some(link) = sockets::live(socket) else { return };
+        let answer = match message {
+            WebSocketIncomingMessage::String(frame) => {
+                self.run(|plane| links::receive(plane, &link, &frame))
+            }
+            WebSocketIncomingMessage::Binary(_) => {
+                Err(Error::new(Code::InvalidRequest, "a frame is a text"))
+            }
+        };
+        sockets::answer(&self.host, socket, &link, answer);
+    }
+
+    async fn closed(&self, socket: &WebSocket, code: u16, reason: &str) {
+        let written = self.host.cost().rows_written;
+        // Here the links that are held are compared with the store's.
+        if let Err(error) = self.run(|_| Ok(())) {
+            worker::console_error!("a link closed, and the store did not open: {}", error.message);
+        }
+        let given_up_at = sockets::closed(&self.host, socket, code, reason);
+        self.after(written).await;
+        if let Some(at) = given_up_at {
+            alarm::bring_forward(&self.host, at).await;
+        }
+    }
+
+    /// An answer as a response; a link begins here.
+    fn respond(self: &Rc<Self>, answer: Answer, head: &Head) -> worker::Result<Response> {
+        if let Body::Link(link) = &answer.body {
+            let opened = self.sockets.open(&self.host, link).and_then(|response| {
+                response.headers().set(http::REQUEST_ID, &head.request_id)?;
+                Ok(response)
+            });
+            return opened.or_else(|error| {
+                sockets::lose(&self.host, link, BROKEN);
+                http::refusal(http::thrown(&error), &head.request_id)
+            });
+        }
+        let length = http::length(&answer);
+        http::response(answer, &head.request_id, |builder, chunks| {
+            self.clone().send(builder, chunks, length, head.request_id.clone())
+        })
     }
 
     /// Does a job slice by slice. Waiting between two commits the slice and lets other requests in.

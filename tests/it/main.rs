@@ -8,6 +8,7 @@ mod groups;
 mod health;
 mod heartbeat;
 mod journal;
+mod links;
 mod machines;
 mod maintain;
 mod members;

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use teamplane::api::{self, Answer, Body, Config, Plane, Reply, Request};
 use teamplane::auth::{Kind, Role};
 use teamplane::domain::credentials::{self, Holder};
+use teamplane::domain::links::Link;
 use teamplane::domain::members;
 use teamplane::domain::teams::{CreateTeam, NewOwner, create};
 use teamplane::ids::{AppId, Entropy, Id, MachineId, PrincipalId, ServerId, SourceId, TeamId};
@@ -48,6 +49,8 @@ pub struct Team {
     /// The owner's token.
     pub owner: String,
     requests: Cell<u64>,
+    /// The link that was opened last.
+    pub opened: RefCell<Option<Link>>,
 }
 
 /// A person of the team and their token.
@@ -137,6 +140,7 @@ impl Team {
             id: TeamId::from_hex(&"0".repeat(32)),
             owner: String::new(),
             requests: Cell::default(),
+            opened: RefCell::default(),
         };
         (team.id, team.owner) = team.another("Acme");
         team
@@ -289,6 +293,17 @@ impl Team {
         Db::new(&self.driver, &self.entropy, self.now_ms.get())
     }
 
+    /// What the core is called with.
+    pub fn plane(&self) -> Plane<'_> {
+        Plane {
+            db: self.db(),
+            server_id: &self.server_id,
+            config: &self.config,
+            limiter: &self.limiter,
+            runner: &self.runner,
+        }
+    }
+
     pub fn advance(&self, ms: i64) {
         self.now_ms.set(self.now_ms.get() + ms);
     }
@@ -332,14 +347,7 @@ impl Team {
             body: (bytes.len() <= limit).then_some(bytes),
             request_id: &request_id,
         };
-        let plane = Plane {
-            db: self.db(),
-            server_id: &self.server_id,
-            config: &self.config,
-            limiter: &self.limiter,
-            runner: &self.runner,
-        };
-        let answer = match api::handle(&plane, &request) {
+        let answer = match api::handle(&self.plane(), &request) {
             Reply::Answer(answer) => answer,
             Reply::Job(mut job) => loop {
                 match job(&self.db()) {
@@ -357,6 +365,10 @@ impl Team {
             Body::Empty => Vec::new(),
             Body::Json(text) => text.into_bytes(),
             Body::Bytes(bytes) => bytes,
+            Body::Link(link) => {
+                self.opened.replace(Some(link));
+                Vec::new()
+            }
             Body::Chunks(mut next) => {
                 let mut all = Vec::new();
                 while let Some(chunk) = next(&self.db()).expect("the body goes on") {

@@ -14,6 +14,7 @@ import { tmpdir } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { Log, LogLevel, Miniflare } from 'miniflare';
+import { WebSocket } from 'ws';
 
 const here = dirname(fileURLToPath(import.meta.url));
 const buildDir = resolve(here, '../../build');
@@ -160,6 +161,30 @@ class Plane {
     });
   }
 
+  /**
+   * Opens a WebSocket. Resolves with a `Socket`, or with `{ status, body }` where it is refused.
+   */
+  connect(path, { token, now, headers = {} } = {}) {
+    const socket = new WebSocket(new URL(path, this.url.replace('http', 'ws')), {
+      headers: {
+        ...(token ? { authorization: `Bearer ${token}` } : {}),
+        ...(now === undefined ? {} : { 'x-test-now-ms': String(now) }),
+        ...headers,
+      },
+      perMessageDeflate: false,
+    });
+    return new Promise((resolve, reject) => {
+      const wrapped = new Socket(socket);
+      socket.on('open', () => resolve(wrapped));
+      socket.on('error', reject);
+      socket.on('unexpected-response', async (_, response) => {
+        let text = '';
+        for await (const piece of response.setEncoding('utf8')) text += piece;
+        resolve({ status: response.statusCode, body: text && JSON.parse(text) });
+      });
+    });
+  }
+
   /** Creates a team. Resolves with `{ team, member, token }`; the token is its owner's. */
   async createTeam(name = 'Acme', { owner = { name: 'Ada' }, now } = {}) {
     const data = await this.#create('/v1/teams', { token: OPERATOR_TOKEN, body: { name, owner }, now });
@@ -231,6 +256,53 @@ class Plane {
     const body = JSON.stringify(input);
     const response = await driver.fetch(`http://driver/${what}`, { method: 'POST', body });
     return response.json();
+  }
+}
+
+/** A WebSocket whose frames are JSON texts. */
+class Socket {
+  #socket;
+  #unread = [];
+  #waiting = [];
+
+  constructor(socket) {
+    this.#socket = socket;
+    /** Resolves with `{ code, reason }` once the server has ended it or the connection broke. */
+    this.closed = new Promise((resolve) => {
+      socket.on('close', (code, reason) => resolve({ code, reason: reason.toString() }));
+    });
+    socket.on('message', (data) => {
+      const frame = JSON.parse(data.toString());
+      const next = this.#waiting.shift();
+      if (next) next(frame);
+      else this.#unread.push(frame);
+    });
+  }
+
+  /** Sends a text or bytes as they are, anything else as JSON. */
+  send(frame) {
+    const raw = typeof frame === 'string' || ArrayBuffer.isView(frame);
+    this.#socket.send(raw ? frame : JSON.stringify(frame));
+  }
+
+  /** The next frame that came or comes. */
+  next() {
+    if (this.#unread.length > 0) return Promise.resolve(this.#unread.shift());
+    return new Promise((resolve) => this.#waiting.push(resolve));
+  }
+
+  /** How many frames came that nobody has read. */
+  get unread() {
+    return this.#unread.length;
+  }
+
+  close(code, reason) {
+    this.#socket.close(code, reason);
+  }
+
+  /** Breaks the connection, without a close. */
+  break() {
+    this.#socket.terminate();
   }
 }
 

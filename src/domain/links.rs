@@ -1,0 +1,232 @@
+//! Links: the WebSocket that a machine's connector holds. The shell holds the sockets; who may
+//! open one, what a frame does and when a link ends is decided here.
+use crate::api::{Answer, Body, Call, Plane};
+use crate::auth;
+use crate::domain::heartbeat::{self, Heartbeat};
+use crate::domain::{credentials, presence};
+use crate::error::{Code, Error, Result};
+use crate::guard;
+use crate::ids::{CredentialId, MachineId, TeamId};
+use crate::json;
+use crate::limits::{CLOSE_REASON_BYTES_MAX, FRAME_BYTES_MAX, HEARTBEAT_TENTHS};
+use crate::params;
+use crate::store::{Db, Tx};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeSeed, IgnoredAny, IntoDeserializer, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::marker::PhantomData;
+
+/// A connector that asks whether it is heard is answered by the platform, which wakes no object.
+pub const PING: &str = r#"{"type":"ping"}"#;
+pub const PONG: &str = r#"{"type":"pong"}"#;
+
+/// The close code of a connector that means to go.
+const GOODBYE: u16 = 1000;
+
+/// Whose link a socket is; kept with the socket, so that it outlives the object's memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    pub team_id: TeamId,
+    pub machine_id: MachineId,
+    pub credential_id: CredentialId,
+}
+
+/// How the server ends a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Close {
+    pub code: u16,
+    pub reason: String,
+}
+
+impl Close {
+    pub fn replaced() -> Close {
+        Close { code: 4001, reason: "a newer link of this machine has replaced this one".into() }
+    }
+
+    /// Says why, and of a bad field which.
+    pub fn because(error: &Error) -> Close {
+        let code = match error.code {
+            Code::Unauthenticated => 4401,
+            Code::TooLarge => 1009,
+            code if code.status() >= 500 || code == Code::RateLimited => 1013,
+            _ => 1007,
+        };
+        let field = error.details.get("field").and_then(|field| field.as_str());
+        let mut reason = match (error.code, field) {
+            (Code::Internal, _) => "a fault of the server; try again later".into(),
+            (_, Some(field)) if !field.is_empty() => format!("{field}: {}", error.message),
+            _ => error.message.clone(),
+        };
+        reason.truncate(reason.floor_char_boundary(CLOSE_REASON_BYTES_MAX));
+        Close { code, reason }
+    }
+}
+
+/// `GET /machines/{machine}/link` opens that machine's link, a WebSocket. From here on the machine
+/// is linked; the shell closes an older link of its (4001).
+///
+/// `403` for every other caller; `426` for a request that is no upgrade.
+pub fn open(tx: &Tx, call: &Call) -> Result<Answer> {
+    let machine_id: MachineId = call.id(0)?;
+    guard::machine(&call.who, &machine_id)?;
+    if !call.header("upgrade").is_some_and(|name| name.eq_ignore_ascii_case("websocket")) {
+        let error = Error::new(Code::UpgradeRequired, "open a WebSocket at this address");
+        return Err(error.with_header("Upgrade", "websocket"));
+    }
+
+    let (team_id, credential_id) = (call.who.team_id.clone(), call.who.credential_id.clone());
+    presence::link(tx, &team_id, &machine_id)?;
+
+    let link = Link { team_id, machine_id, credential_id };
+    Ok(Answer { status: 101, body: Body::Link(link), ..Answer::default() })
+}
+
+/// Takes a frame that came by `link`, and answers what to send back.
+///
+/// An error ends the link: [`Close::because`] says how.
+pub fn receive(plane: &Plane, link: &Link, frame: &str) -> Result<Option<String>> {
+    if frame.len() > FRAME_BYTES_MAX {
+        return Err(Error::too_large(FRAME_BYTES_MAX, "a frame"));
+    }
+    let db = &plane.db;
+    let who = auth::holder(db, &link.team_id, &link.credential_id)?;
+    let per_second = plane.config.rate_limit_per_s;
+    plane.limiter.borrow_mut().take(&who.credential_id, db.now_ms, per_second, HEARTBEAT_TENTHS)?;
+    credentials::touch(db, &who)?;
+
+    let Typed { name } = json::body(frame.as_bytes())?;
+    match name.as_str() {
+        // Written in another way than the platform knows.
+        "ping" => Ok(Some(PONG.into())),
+        "heartbeat" => {
+            let Fields(heartbeat): Fields<Heartbeat> = json::body(frame.as_bytes())?;
+            heartbeat.validate()?;
+            let beaten =
+                db.transaction(|tx| heartbeat::take(tx, &who, &link.machine_id, &heartbeat))?;
+            sent("heartbeat_ack", &beaten).map(Some)
+        }
+        _ => Err(Error::field("type", "is none of ping, heartbeat")),
+    }
+}
+
+/// The socket of a machine's link has closed. After a goodbye the machine is unlinked at once,
+/// otherwise it has its grace to come back.
+pub fn closed(tx: &Tx, link: &Link, code: u16) -> Result<()> {
+    if code == GOODBYE {
+        presence::unlink(tx, &link.team_id, &link.machine_id)
+    } else {
+        presence::lose(tx, &link.team_id, &link.machine_id)
+    }
+}
+
+/// The teams' epochs of authority: while they stay the same, nobody has ended a credential.
+pub fn epochs(db: &Db, team_ids: &BTreeSet<TeamId>) -> Result<Vec<(TeamId, i64)>> {
+    let team_ids = to_json(team_ids)?;
+    db.query(
+        "SELECT t.id, t.auth_epoch
+           FROM json_each(?1) held
+          CROSS JOIN teams t ON t.id = held.value AND t.removing IS NOT 'delete'",
+        params![&team_ids],
+        |row| Ok((row.get()?, row.get()?)),
+    )
+}
+
+/// Which credentials are no longer good, and when the first of the others ends by itself.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    pub ended: BTreeSet<CredentialId>,
+    pub next_end_at: Option<i64>,
+}
+
+/// Looks at the credentials of sockets that are held open; a row each.
+pub fn standing(db: &Db, held: &BTreeSet<CredentialId>) -> Result<Standing> {
+    let held = to_json(held)?;
+    let ends = db.query(
+        "SELECT held.value,
+                CASE WHEN t.id IS NULL THEN 0
+                     ELSE min(c.expires_at, coalesce(c.revoked_at, c.expires_at)) END
+           FROM json_each(?1) held
+           LEFT JOIN credentials c ON c.id = held.value
+           LEFT JOIN teams t ON t.id = c.team_id AND t.removing IS NOT 'delete'",
+        params![&held],
+        |row| Ok((row.get::<CredentialId>()?, row.get::<i64>()?)),
+    )?;
+    let mut standing = Standing::default();
+    for (credential_id, end_at) in ends {
+        if end_at <= db.now_ms {
+            standing.ended.insert(credential_id);
+        } else {
+            let next = standing.next_end_at.map_or(end_at, |at| at.min(end_at));
+            standing.next_end_at = Some(next);
+        }
+    }
+    Ok(standing)
+}
+
+/// A frame to the connector.
+fn sent(name: &str, fields: &impl Serialize) -> Result<String> {
+    #[derive(Serialize)]
+    struct Frame<'a, T> {
+        r#type: &'a str,
+        #[serde(flatten)]
+        fields: &'a T,
+    }
+    to_json(&Frame { r#type: name, fields })
+}
+
+fn to_json(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|e| Error::internal(e.to_string()))
+}
+
+/// Any frame's type.
+#[derive(Deserialize)]
+struct Typed {
+    #[serde(rename = "type")]
+    name: String,
+}
+
+/// What a frame has beside its type. (An internally tagged enum would not keep parts as they were
+/// sent, and a flattened one would not refuse unknown fields.)
+struct Fields<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Fields<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Frame<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Frame<T> {
+            type Value = T;
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a frame")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(Untyped(map)))
+            }
+        }
+        deserializer.deserialize_map(Frame(PhantomData)).map(Fields)
+    }
+}
+
+/// A frame's fields without its type.
+struct Untyped<A>(A);
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Untyped<A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, A::Error> {
+        while let Some(key) = self.0.next_key::<String>()? {
+            if key != "type" {
+                return seed.deserialize(key.into_deserializer()).map(Some);
+            }
+            self.0.next_value::<IgnoredAny>()?;
+        }
+        Ok(None)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
+        self.0.next_value_seed(seed)
+    }
+}
