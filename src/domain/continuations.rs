@@ -17,7 +17,7 @@ use crate::store::{Db, Tx};
 use crate::text;
 use serde_json::json;
 use serde_json::value::RawValue;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -339,7 +339,7 @@ fn seen(db: &Db, who: &Principal, id: &ContinuationId) -> Result<Continuation> {
     if found.principal_id == who.principal_id.as_str() || found.is_for(who) {
         return Ok(found);
     }
-    let sessions = HashSet::from([found.session_id.to_string()]);
+    let sessions = BTreeSet::from([found.session_id.to_string()]);
     let seen = visibility::sessions_seen(db, who, &sessions)?;
     if seen.is_empty() { Err(Error::not_found()) } else { Ok(found) }
 }

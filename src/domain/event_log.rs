@@ -13,7 +13,7 @@ use crate::page::{self, Keyset, PageQuery};
 use crate::params;
 use crate::store::{Db, Row};
 use serde_json::value::RawValue;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 pub const READ_SCOPE: &str = "events:read";
 
@@ -164,7 +164,7 @@ impl Start {
 
 /// The sequences of those events that the caller may see.
 pub fn visible(db: &Db, who: &Principal, events: &[Logged]) -> Result<HashSet<i64>> {
-    let sources: HashSet<String> = events.iter().filter_map(|e| e.source_id.clone()).collect();
+    let sources: BTreeSet<String> = events.iter().filter_map(|e| e.source_id.clone()).collect();
     let sources = visibility::sources_seen(db, who, &sources)?;
     let shown = |event: &Logged| match &event.source_id {
         None => true,

@@ -263,7 +263,7 @@ pub fn get(db: &Db, call: &Call) -> Result<Answer> {
 struct Seen {
     operation_id: OperationId,
     session_id: Option<String>,
-    principal_id: String,
+    asked_by: String,
     custodian_id: Option<String>,
 }
 
@@ -272,14 +272,14 @@ impl Seen {
         Ok(Seen {
             operation_id: row.get()?,
             session_id: row.get()?,
-            principal_id: row.get()?,
+            asked_by: row.get()?,
             custodian_id: row.get()?,
         })
     }
 
     fn is_seen_by(&self, who: &Principal, sessions: &HashSet<String>) -> bool {
         let own = who.principal_id.to_string();
-        self.principal_id == own
+        self.asked_by == own
             || self.custodian_id.as_ref() == Some(&own)
             || self.session_id.as_ref().is_some_and(|id| sessions.contains(id))
     }

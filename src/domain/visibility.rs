@@ -9,7 +9,7 @@ use crate::guard;
 use crate::ids::SessionId;
 use crate::params;
 use crate::store::{Db, FromCell};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 pub const READ_SCOPE: &str = "sessions:read";
 
@@ -143,7 +143,7 @@ pub fn visible(db: &Db, who: &Principal, candidates: &[Candidate]) -> Result<Has
 pub fn sessions_seen(
     db: &Db,
     who: &Principal,
-    session_ids: &HashSet<String>,
+    session_ids: &BTreeSet<String>,
 ) -> Result<HashSet<String>> {
     if session_ids.is_empty() {
         return Ok(HashSet::new());
@@ -167,7 +167,7 @@ pub fn sessions_seen(
 pub fn sources_seen(
     db: &Db,
     who: &Principal,
-    source_ids: &HashSet<String>,
+    source_ids: &BTreeSet<String>,
 ) -> Result<HashSet<String>> {
     if source_ids.is_empty() {
         return Ok(HashSet::new());

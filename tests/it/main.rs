@@ -26,4 +26,5 @@ mod teams;
 mod tidy;
 mod uploads;
 mod vectors;
+mod visibility;
 mod work;
