@@ -64,6 +64,7 @@ const ROWS: &[Row] = &[
     row("POST",   "/machines/{machine}/heartbeat", r#"{"incarnation_id":"i","sequence":1,"bindings":[],"roots":[]}"#, [403; 6]),
     row("POST",   "/machines/{machine}/token", "",              [403; 6]),
     row("GET",    "/machines/{machine}/configuration", "",      [403; 6]),
+    row("GET",    "/machines/{machine}/link", "",               [403; 6]),
     row("GET",    "/machines/{machine}/roots", "",              [200, 200, 403, 403, 403, 403]),
     row("GET",    "/machines/{machine}/rules", "",              [200, 200, 403, 403, 403, 403]),
     row("POST",   "/machines/{machine}/rules", r#"{"root_id":"r","harnesses":[],"include":[],"exclude":[]}"#, [201, 201, 403, 403, 403, 403]),
