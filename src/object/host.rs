@@ -114,13 +114,12 @@ impl Host {
 
     /// The age of the oldest backlog, as JSON; an object that nobody has initialised has none.
     pub async fn backlog_age(&self) -> Result<Answer> {
-        let age_ms = match self.open()? {
-            None => 0,
-            Some(_) => {
-                let alarm_at = self.state.storage().get_alarm().await;
-                let alarm_at = alarm_at.map_err(|error| http::thrown(&error))?;
-                self.run(|db| health::backlog_age_ms(db, alarm_at))?
-            }
+        let age_ms = if self.open()?.is_none() {
+            0
+        } else {
+            let alarm_at = self.state.storage().get_alarm().await;
+            let alarm_at = alarm_at.map_err(|error| http::thrown(&error))?;
+            self.run(|db| health::backlog_age_ms(db, alarm_at))?
         };
         Ok(Answer::json(200, age_ms.to_string()))
     }
