@@ -58,7 +58,6 @@ const LARGE = [
   },
   {
     name: 'an upload of 4,096 chunks with their blobs',
-    todo: 'its batches are larger than they should be',
     rows: [
       `INSERT INTO artifact_blobs (team_id, sha256, size, bytes)
        SELECT :team, 'blob' || i, 1024, zeroblob(1024) FROM ${numbers(4096)}`,
@@ -93,14 +92,12 @@ const LARGE = [
   },
   {
     name: 'a deleted session of 100,000 messages',
-    todo: 'its batches are larger than they should be',
     rows: [...wholeSession(100_000), `UPDATE sessions SET deleted_at = ${START_MS}`],
     removed: { sessions: 1 },
     rowsRemoved: 100_000,
   },
   {
     name: '2,000 versions of one session that nobody needs',
-    todo: 'its batches are larger than they should be',
     rows: [
       ...wholeSession(20).slice(0, 1),
       'UPDATE sessions SET revision = 2001',
@@ -114,8 +111,8 @@ const LARGE = [
   },
 ];
 
-for (const { name, todo, rows, removed, rowsRemoved } of LARGE) {
-  test(`${name}: no transaction exceeds 500 units`, { timeout: 120_000, todo }, async (t) => {
+for (const { name, rows, removed, rowsRemoved } of LARGE) {
+  test(`${name}: no transaction exceeds 500 units`, { timeout: 120_000 }, async (t) => {
     const where = await teamWith(rows);
     await where.object.resetCounts();
     const all = { removed: {}, passes: 0, units: 0 };
