@@ -269,7 +269,10 @@ class Socket {
     this.#socket = socket;
     /** Resolves with `{ code, reason }` once the server has ended it or the connection broke. */
     this.closed = new Promise((resolve) => {
-      socket.on('close', (code, reason) => resolve({ code, reason: reason.toString() }));
+      const ended = (code, reason) => resolve({ code, reason: reason.toString() });
+      socket.on('close', ended);
+      // workerd leaves the connection open after a close, and ws waits half a minute for its end.
+      socket.on('open', () => socket._receiver.on('conclude', ended));
     });
     socket.on('message', (data) => {
       const frame = JSON.parse(data.toString());

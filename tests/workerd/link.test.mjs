@@ -226,6 +226,14 @@ test('enrolling a machine again closes the link of its old token', async () => {
   newer.break();
 });
 
+test('deleting the team closes its links', async () => {
+  const linked = await makeTeam();
+  const link = await linked.open();
+  const deleted = await plane.api('DELETE', linked.base, { token: linked.token, body: { confirm: 'Acme' } });
+  assert.equal(deleted.status, 202);
+  assert.equal((await link.closed).code, 4401);
+});
+
 test('an expired credential closes its link at the alarm', async () => {
   const linked = await makeTeam(plane, null);
   const expiresAt = Date.now() + 1_500;
