@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::guard;
 use crate::ids::{Id, PrincipalId, SessionId, SourceId, TeamId};
 use crate::json::Patch;
-use crate::limits::TITLE_CHARS_MAX;
+use crate::limits::{SESSION_ORIGINS_MAX, TITLE_CHARS_MAX};
 use crate::params;
 use crate::store::{Db, Row, Tx};
 use serde_json::json;
