@@ -154,11 +154,14 @@ const RULES: &str = "
      WHERE delivery_id NOT IN (SELECT id FROM o.app_webhook_deliveries);
 ";
 
-/// Which events are current is asked after the passes, which record events of their own.
+/// Which events are current is asked after the passes, which record events of their own. What fell
+/// behind the mark stays there, also when the team keeps its events longer from now on.
 const EVENT_RULE: &str = "
-    DELETE FROM o.org_events
-     WHERE created_at + :day * coalesce((SELECT retention_json ->> 'events_days'
-                                           FROM teams WHERE id = team_id), 7) <= :now
+    DELETE FROM o.org_events AS e
+     WHERE (created_at + :day * coalesce((SELECT retention_json ->> 'events_days'
+                                            FROM teams WHERE id = team_id), 7) <= :now
+            OR sequence <= (SELECT pruned_through FROM event_retention r
+                             WHERE r.team_id = e.team_id))
        AND sequence NOT IN (SELECT sequence FROM main.event_resources);
 ";
 
