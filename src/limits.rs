@@ -129,6 +129,9 @@ pub const ARTIFACTS_LISTED_MAX: usize = 1_000;
 pub const PART_MESSAGES_MAX: usize = 1_000;
 pub const MESSAGE_BYTES_MAX: usize = 512 << 10;
 pub const SEARCHED_BYTES_MAX: usize = 64 << 10;
+/// The newest messages of a session that a source which joins it late makes its viewers find.
+pub const WIDENED_MESSAGES_MAX: usize = 10_000;
+pub const WIDENED_AT_ONCE: usize = 12;
 pub const PROJECTION_BYTES_MAX: usize = 64 << 10;
 /// What `until_revision` says of a row that the current version holds.
 pub const UNTIL_OPEN: i64 = SAFE_INTEGER_MAX;
@@ -151,6 +154,8 @@ pub const UPLOAD_SESSIONS_ASKED_MAX: usize = 100;
 const _: () = assert!(PAGE_ITEMS_DEFAULT <= PAGE_ITEMS_MAX && PAGE_ITEMS_MAX <= SNAPSHOT_PAIRS_MAX);
 const _: () = assert!(MESSAGE_BYTES_MAX <= PART_BYTES_MAX && PART_BYTES_MAX <= JSON_BYTES_MAX);
 const _: () = assert!(MESSAGE_BYTES_MAX <= PAGE_BYTES_MAX);
+// Escaping at most doubles a text.
+const _: () = assert!(WIDENED_AT_ONCE * 2 * SEARCHED_BYTES_MAX < VALUE_BYTES_MAX);
 // Escaping at most doubles a message that is JSON already.
 const _: () = assert!(BATCH_BYTES_MAX + 2 * MESSAGE_BYTES_MAX < VALUE_BYTES_MAX);
 const _: () =
