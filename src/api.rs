@@ -1,7 +1,7 @@
 //! The HTTP API: every endpoint on one line, and the order in which a request may be refused:
 //! route, method, token, team, rate, media type, size; then the handler's fields, role,
 //! existence, precondition, state.
-pub use crate::answer::{Answer, Body, Chunks, Job, Reply};
+pub use crate::answer::{Answer, Body, Chunks, Intake, Job, Reply};
 use crate::auth::{self, Token};
 pub use crate::call::{Call, Config, Envelope, HEADERS, Request};
 use crate::domain::{
@@ -27,6 +27,7 @@ use std::rc::Rc;
 type Read = fn(&Db, &Call) -> Result<Answer>;
 type Write = fn(&Tx, &Call) -> Result<Answer>;
 type Long = fn(&Db, &Call) -> Result<Job>;
+type Take = fn(&Db, &Call) -> Result<Intake>;
 
 #[derive(Clone, Copy)]
 pub enum Run {
@@ -38,6 +39,8 @@ pub enum Run {
     Create(Write),
     /// In slices, each of which may open a transaction.
     Long(Long),
+    /// While the body comes in, which is never whole in memory.
+    Take(Take),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,13 +48,17 @@ pub enum Payload {
     None,
     Json(usize),
     Bytes(usize),
+    /// Of any type, as it comes.
+    Stream(usize),
 }
 
 impl Payload {
     pub fn bytes_max(self) -> usize {
         match self {
             Payload::None => JSON_BYTES_MAX,
-            Payload::Json(bytes_max) | Payload::Bytes(bytes_max) => bytes_max,
+            Payload::Json(bytes_max) | Payload::Bytes(bytes_max) | Payload::Stream(bytes_max) => {
+                bytes_max
+            }
         }
     }
 }
@@ -114,6 +121,11 @@ const fn long(method: &'static str, path: &'static str, run: Long) -> Route {
 /// As `long`, where a full store is no obstacle.
 const fn long_upkeep(method: &'static str, path: &'static str, run: Long) -> Route {
     Route { grows: false, ..long(method, path, run) }
+}
+
+/// A large body, which is stored while it comes in.
+const fn take(path: &'static str, bytes_max: usize, run: Take) -> Route {
+    route("PUT", path, Payload::Stream(bytes_max), Run::Take(run))
 }
 
 /// A heartbeat, which a full store takes too.
@@ -340,6 +352,7 @@ fn answer(plane: &Plane, request: &Request) -> Result<Reply> {
             db.transaction(|tx| idempotency::once(tx, &call, run)).map(Reply::Answer)
         }
         Run::Long(run) => run(db, &call).map(Reply::Job),
+        Run::Take(run) => run(db, &call).map(Reply::Intake),
     }
 }
 

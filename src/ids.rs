@@ -125,6 +125,7 @@ ids! {
     UploadId "upload",
     ContinuationId "continuation",
     CursorId "cursor",
+    BodyId "body",
     AppId "app",
     DeliveryId "delivery",
     RequestId "request",

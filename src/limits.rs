@@ -148,6 +148,10 @@ pub const CHUNKS_MISSING_LISTED_MAX: usize = 512;
 /// Bytes hashed or sent between two yields.
 pub const SLICE_BYTES_MAX: i64 = 4 << 20;
 pub const UPLOAD_AGE_MS: i64 = DAY_MS;
+/// Bodies that are taken in as a stream.
+pub const BODY_CHUNK_BYTES: i64 = 256 << 10;
+/// How long one may take to come in.
+pub const STAGED_BODY_AGE_MS: i64 = HOUR_MS;
 /// Sessions with the upload as their artifact that are looked at for one its reader sees.
 pub const UPLOAD_SESSIONS_ASKED_MAX: usize = 100;
 

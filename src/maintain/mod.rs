@@ -11,6 +11,7 @@ pub mod alarm;
 pub mod api;
 mod backfill;
 mod blobs;
+mod bodies;
 mod captures;
 mod deliveries;
 mod events;
@@ -73,6 +74,7 @@ pub const STEPS: &[Step] = &[
     step("parts",      parts::batch,      parts::due),
     step("uploads",    uploads::batch,    uploads::due),
     step("blobs",      blobs::batch,      blobs::due),
+    step("bodies",     bodies::batch,     bodies::due),
     step("events",     events::batch,     events::due),
     Step { prompt: true, ..step("presence", presence::batch, presence::due) },
     step("deliveries", deliveries::batch, deliveries::due),
