@@ -5,21 +5,21 @@ pub use crate::answer::{Answer, Body, Chunks, Intake, Job, Reply};
 use crate::auth::{self, Kind, Principal, Token};
 pub use crate::call::{Call, Config, Envelope, HEADERS, Request};
 use crate::domain::{
-    attachments, capture_commit, capture_parts, captures, configuration, continuation_list,
-    continuations, credentials, effects, event_log, grants, groups, heartbeat, idempotency,
-    journal, links, machines, members, message_pages, operation_calls, presence_log, roots, rules,
-    session_export, session_list, session_versions, sessions, sources, team_removal, teams,
-    upload_chunks, upload_commit, upload_content, uploads,
+    attachments, capture_commit, capture_parts, captures, configuration, content,
+    continuation_list, continuations, credentials, effects, event_log, grants, groups, heartbeat,
+    idempotency, journal, links, machines, members, message_pages, operation_calls, presence_log,
+    roots, rules, session_export, session_list, session_versions, sessions, sources, team_removal,
+    teams, upload_chunks, upload_commit, upload_content, uploads,
 };
 use crate::error::{Code, Error, Result};
 use crate::ids::{Id, ServerId, TeamId};
 use crate::limits::{
-    CHUNK_BYTES_MAX, HEARTBEAT_BYTES_MAX, HEARTBEAT_TENTHS, JSON_BYTES_MAX, PART_BYTES_MAX,
-    RATE_TENTHS, STORE_FULL_PERCENT, URL_BYTES_MAX, WIPE_RETRY_S,
+    CHUNK_BYTES_MAX, CONTENT_BYTES_MAX, HEARTBEAT_BYTES_MAX, HEARTBEAT_TENTHS, JSON_BYTES_MAX,
+    PART_BYTES_MAX, RATE_TENTHS, STORE_FULL_PERCENT, URL_BYTES_MAX, WIPE_RETRY_S,
 };
 use crate::maintain;
 use crate::rate::RateLimiter;
-use crate::scopes::{CAPTURES_WRITE, EVENTS_READ, SESSIONS_READ};
+use crate::scopes::{CAPTURES_WRITE, EVENTS_READ, RUNS_READ, RUNS_WRITE, SESSIONS_READ};
 use crate::store::{Db, Tx};
 use percent_encoding::percent_decode_str;
 use std::cell::RefCell;
@@ -108,6 +108,9 @@ const fn route(method: &'static str, path: &'static str, payload: Payload, run: 
 }
 const fn get(path: &'static str, run: Read) -> Route {
     Route { grows: false, ..route("GET", path, Payload::None, Run::Read(run)) }
+}
+const fn head(path: &'static str, run: Read) -> Route {
+    Route { method: "HEAD", ..get(path, run) }
 }
 /// A GET with query parameters.
 const fn find(path: &'static str, run: Read) -> Route {
@@ -253,6 +256,11 @@ pub const ROUTES: &[Route] = &[
     find  ("/events",                            event_log::list).apps(&[EVENTS_READ]),
     find  ("/events/current",                    event_log::current).apps(&[EVENTS_READ]),
     empty ("/wipe",                              team_removal::wipe),
+    take  ("/content/{ref}", CONTENT_BYTES_MAX,  content::put).apps(&[RUNS_WRITE]),
+    get   ("/content/{ref}",                     content::get).apps(&[RUNS_READ, RUNS_WRITE]),
+    head  ("/content/{ref}",                     content::head).apps(&[RUNS_READ, RUNS_WRITE]),
+    get   ("/content/{ref}/grants/{session}",    content::granted).apps(&[RUNS_READ, RUNS_WRITE]),
+    set   ("/content/{ref}/grants/{session}", Payload::None, content::grant).apps(&[RUNS_WRITE]),
     get   ("/maintain",                          maintain::api::get),
     long_upkeep("POST", "/maintain",             maintain::api::run),
     get   ("/metrics",                           maintain::api::metrics),

@@ -19,6 +19,7 @@ pub mod maintain;
 #[cfg(target_arch = "wasm32")]
 mod object;
 pub mod page;
+pub mod ranges;
 pub mod rate;
 pub mod scopes;
 pub mod shard;

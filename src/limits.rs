@@ -150,6 +150,10 @@ pub const SLICE_BYTES_MAX: i64 = 4 << 20;
 pub const UPLOAD_AGE_MS: i64 = DAY_MS;
 /// Bodies that are taken in as a stream.
 pub const BODY_CHUNK_BYTES: i64 = 256 << 10;
+pub const CONTENT_BYTES_MAX: usize = 32 << 20;
+pub const CONTENT_GRANTS_MAX: i64 = 1_000;
+/// Ids of runs, their events and holders, and of agents' sessions.
+pub const RUN_ID_BYTES_MAX: usize = 128;
 /// How long one may take to come in.
 pub const STAGED_BODY_AGE_MS: i64 = HOUR_MS;
 /// Sessions with the upload as their artifact that are looked at for one its reader sees.

@@ -120,19 +120,16 @@ impl Incoming {
 
     /// Stores the next chunk, of a body that is still staged.
     fn store(&mut self, tx: &Tx, team_id: &TeamId, chunk: &[u8]) -> Result<()> {
-        let body_id = match &self.body_id {
-            Some(body_id) => {
-                must_be_staged(tx, team_id, body_id)?;
-                body_id.clone()
-            }
-            None => {
-                let body_id: BodyId = tx.new_id();
-                tx.execute(
-                    "INSERT INTO staged_bodies (team_id, id, created_at) VALUES (?1, ?2, ?3)",
-                    params![team_id, &body_id, tx.now_ms],
-                )?;
-                body_id
-            }
+        let body_id = if let Some(body_id) = &self.body_id {
+            must_be_staged(tx, team_id, body_id)?;
+            body_id.clone()
+        } else {
+            let body_id: BodyId = tx.new_id();
+            tx.execute(
+                "INSERT INTO staged_bodies (team_id, id, created_at) VALUES (?1, ?2, ?3)",
+                params![team_id, &body_id, tx.now_ms],
+            )?;
+            body_id
         };
         tx.execute(
             "INSERT INTO body_chunks (team_id, body_id, chunk_index, bytes)

@@ -9,6 +9,7 @@ pub mod capture_messages;
 pub mod capture_parts;
 pub mod captures;
 pub mod configuration;
+pub mod content;
 pub mod continuation_list;
 pub mod continuations;
 pub mod credentials;

@@ -33,6 +33,7 @@ const QUEUES: &[(&str, &str)] = &[
     depth!("upload_prune_queue"),
     depth!("parts_prune_queue"),
     depth!("blob_prune_queue"),
+    depth!("content_prune_queue"),
     depth!("body_prune_queue"),
     depth!("staging_captures"),
     depth!("pending_uploads"),

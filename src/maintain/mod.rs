@@ -13,6 +13,7 @@ mod backfill;
 mod blobs;
 mod bodies;
 mod captures;
+mod content;
 mod deliveries;
 mod events;
 mod expiries;
@@ -74,6 +75,7 @@ pub const STEPS: &[Step] = &[
     step("parts",      parts::batch,      parts::due),
     step("uploads",    uploads::batch,    uploads::due),
     step("blobs",      blobs::batch,      blobs::due),
+    step("content",    content::batch,    content::due),
     step("bodies",     bodies::batch,     bodies::due),
     step("events",     events::batch,     events::due),
     Step { prompt: true, ..step("presence", presence::batch, presence::due) },

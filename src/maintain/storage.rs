@@ -31,6 +31,7 @@ const TABLES: &[(&str, &str)] = &[
     window!("uploads"),
     window!("artifact_chunk_refs"),
     window!("artifact_blobs"),
+    window!("content"),
     window!("body_chunks"),
     window!("session_artifacts"),
     window!("continuations"),

@@ -1,6 +1,7 @@
 //! Native integration tests: the whole API over real SQLite, in memory.
 mod capture;
 mod captures;
+mod content;
 mod credentials;
 mod events;
 mod fuzz;
