@@ -29,6 +29,11 @@ pub fn borrowed<'a, T: serde::Deserialize<'a>>(text: &'a str) -> Result<T> {
     Ok(value)
 }
 
+/// What we made ourselves, as JSON.
+pub fn to_string(value: &(impl serde::Serialize + ?Sized)) -> Result<String> {
+    serde_json::to_string(value).map_err(|e| Error::internal(e.to_string()))
+}
+
 /// A refusal inside of a field, named from outside of it.
 pub fn within(field: &str, mut error: Error) -> Error {
     if let Some(serde_json::Value::String(inner)) = error.details.get_mut("field") {

@@ -48,7 +48,8 @@ pub const SEARCH_SCOPE_MAX: usize = 500;
 /// Phrases of a search that a snippet looks for.
 pub const SNIPPET_PHRASES_MAX: usize = 32;
 pub const HITS_READ_AT_ONCE_MAX: usize = 8;
-pub const CURSOR_CHARS_MAX: usize = 1_024;
+/// An export's cursor names an origin, whose parts may have four bytes a character.
+pub const CURSOR_CHARS_MAX: usize = 4_096;
 /// Rows that one request for a filtered list looks at.
 pub const ROWS_EXAMINED_MAX: usize = 1_000;
 
@@ -174,6 +175,19 @@ pub const EFFECTS_PENDING_MAX: usize = 1_000;
 pub const EPOCH_DIGITS: usize = 8;
 /// Rows of a log or list that are looked at together for those the caller may see.
 pub const ROWS_FILTERED_AT_ONCE: usize = 200;
+
+// Moving a team.
+/// A page of an export, and so what an import takes.
+pub const TRANSFER_BYTES_MAX: usize = 16 << 20;
+/// A piece of an export's body: it ends with the row that passes this.
+pub const EXPORT_CHUNK_BYTES: usize = 512 << 10;
+/// What a page leaves free for its last line.
+pub const EXPORT_END_BYTES: usize = CURSOR_CHARS_MAX + 1_024;
+/// How long what an export reads is kept as it was when it came by.
+pub const EXPORT_AGE_MS: i64 = 6 * HOUR_MS;
+/// What an import writes in one transaction.
+pub const IMPORT_SLICE_ROWS: usize = 500;
+pub const IMPORT_SLICE_BYTES: usize = 2 << 20;
 
 // Retention.
 /// Every upload's id that a request names in its texts; each is a reference that a trigger keeps.

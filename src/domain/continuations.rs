@@ -34,7 +34,7 @@ struct Create {
 
 /// What the request says, and later what became of it.
 #[derive(serde::Serialize, serde::Deserialize)]
-struct Value {
+pub struct Value {
     harness: Option<String>,
     prompt: Option<String>,
     uploads: Vec<UploadId>,

@@ -29,7 +29,8 @@ pub fn wipe(tx: &Tx, call: &Call) -> Result<Answer> {
 
     let team_id = &call.who.team_id;
     let changed = tx.execute_counted(
-        "UPDATE teams SET removing = 'wipe', epoch = ?2, revision = revision + 1
+        "UPDATE teams
+            SET removing = 'wipe', import_json = NULL, epoch = ?2, revision = revision + 1
           WHERE id = ?1 AND removing IS NULL",
         params![team_id, &hex(&tx.random::<4>())],
     )?;

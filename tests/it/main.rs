@@ -24,6 +24,7 @@ mod sources;
 mod team;
 mod teams;
 mod tidy;
+mod transfer;
 mod uploads;
 mod vectors;
 mod visibility;
