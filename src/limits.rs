@@ -29,6 +29,11 @@ pub const STORE_FULL_PERCENT: u64 = 95;
 
 /// How long a team may be in the making before a repeated request takes the work over.
 pub const MAKE_TEAM_MS_MAX: i64 = 30 * SECOND_MS;
+/// A team that has been in the making for longer will not be: its key is forgotten by now.
+pub const MAKE_TEAM_AGE_MS: i64 = DAY_MS + HOUR_MS;
+/// Teams in the making, or being deleted, that the Directory asks after in one go, and when again.
+pub const TEAMS_ASKED_MAX: usize = 50;
+pub const TEAMS_ASKED_MS: i64 = MINUTE_MS;
 /// How long a browser may remember what CORS allows.
 pub const CORS_AGE_S: i64 = 24 * 60 * 60;
 

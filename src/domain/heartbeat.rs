@@ -97,6 +97,8 @@ impl Heartbeat {
 #[derive(Debug, Default, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 struct Kept {
+    /// The team's epoch when they were kept: a wipe removes what they are digests of.
+    epoch: String,
     bindings: String,
     roots: String,
     activity: String,
@@ -145,12 +147,13 @@ pub fn take(
     heartbeat: &Heartbeat,
 ) -> Result<Beaten> {
     let team_id = &who.team_id;
-    let (sequence, kept) = tx.query_one(
-        "SELECT heartbeat_sequence, heartbeat_digests_json
+    let (sequence, kept, epoch) = tx.query_one(
+        "SELECT heartbeat_sequence, heartbeat_digests_json,
+                (SELECT epoch FROM teams WHERE id = ?1)
            FROM machines
           WHERE team_id = ?1 AND id = ?2",
         params![team_id, machine_id],
-        |row| Ok((row.get::<i64>()?, row.get::<String>()?)),
+        |row| Ok((row.get::<i64>()?, row.get::<String>()?, row.get::<String>()?)),
     )?;
     let mut kept: Kept = serde_json::from_str(&kept)
         .map_err(|e| Error::internal(format!("heartbeat_digests_json: {e}")))?;
@@ -170,7 +173,13 @@ pub fn take(
         // Bindings that only its attachments and effects held on to may go now.
         kept.bindings.clear();
     }
-    keep(tx, who, machine_id, heartbeat, &mut kept)?;
+    // While a wipe is under way, what is written would go with the rest.
+    if !who.team_is_wiped {
+        if kept.epoch != epoch {
+            kept = Kept { epoch, replaced: kept.replaced, ..Kept::default() };
+        }
+        keep(tx, who, machine_id, heartbeat, &mut kept)?;
+    }
     let kept_json = to_json(&kept)?;
     tx.execute(
         "UPDATE machines

@@ -20,7 +20,7 @@ const LANDED: &[(&str, &str)] = &[
     ("0006_events", "3b3dab7769471da5440750f79584c8056d58bc8b186ff65adb82dd34df2eb7f4"),
     ("0007_apps", "4388a3eb4365eca6ea47298799c80dc913fb2e261759cc9574d2799f017bb438"),
     ("0008_retention", "1c3b85ed41d049ae9e207ee0e5cf171f9f064f21c7af8ebe6973a840318d6159"),
-    ("0009_transfer", "34b4f82560ee52198fd6866b87ec77140abcd2e6de94dc9b97db0ca626e25cdd"),
+    ("0009_transfer", "2f117abb26c437903fa93e4055630949bdb7c73267612fd79dd2b2b9dda9eb06"),
 ];
 
 #[test]
