@@ -14,6 +14,7 @@ mod maintain;
 mod members;
 mod migrations;
 mod plans;
+mod races;
 mod refusals;
 mod registry;
 mod removal;
