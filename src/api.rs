@@ -115,6 +115,11 @@ const fn long(method: &'static str, path: &'static str, run: Long) -> Route {
 const fn long_upkeep(method: &'static str, path: &'static str, run: Long) -> Route {
     Route { grows: false, ..long(method, path, run) }
 }
+/// A GET whose answer takes slices.
+const fn count(path: &'static str, run: Long) -> Route {
+    Route { payload: Payload::None, ..long_upkeep("GET", path, run) }
+}
+
 /// A page of another team, which looks for room itself.
 const fn import(path: &'static str, run: Long) -> Route {
     let payload = Payload::Bytes(TRANSFER_BYTES_MAX);
@@ -225,7 +230,7 @@ pub const ROUTES: &[Route] = &[
     get   ("/maintain",                          maintain::api::get),
     long_upkeep("POST", "/maintain",             maintain::api::run),
     get   ("/metrics",                           maintain::api::metrics),
-    long_upkeep("GET", "/usage/storage",         maintain::api::storage),
+    count("/usage/storage",                      maintain::api::storage),
 ];
 
 /// What every request of an object shares.
@@ -335,16 +340,24 @@ fn answer(plane: &Plane, request: &Request) -> Result<Reply> {
     if route.grows {
         not_busy(&call)?;
     }
-    if route.grows {
-        room(db, plane.config)?;
-    }
+    let fits = if route.grows { room(db, plane.config) } else { Ok(()) };
+    // A full store is the last reason to refuse: it undoes what would have been written.
+    let write = |run: &dyn Fn(&Tx) -> Result<Answer>| {
+        db.transaction(|tx| {
+            let before = tx.cost().rows_written;
+            let answer = run(tx)?;
+            let wrote = tx.cost().rows_written > before && !idempotency::is_replay(&answer);
+            if wrote { fits.clone().map(|()| answer) } else { Ok(answer) }
+        })
+    };
     match route.run {
         Run::Read(run) => run(db, &call).map(Reply::Answer),
-        Run::Write(run) => db.transaction(|tx| run(tx, &call)).map(Reply::Answer),
-        Run::Create(run) => {
-            db.transaction(|tx| idempotency::once(tx, &call, run)).map(Reply::Answer)
+        Run::Write(run) => write(&|tx| run(tx, &call)).map(Reply::Answer),
+        Run::Create(run) => write(&|tx| idempotency::once(tx, &call, run)).map(Reply::Answer),
+        Run::Long(run) => {
+            let job = run(db, &call)?;
+            fits.map(|()| Reply::Job(job))
         }
-        Run::Long(run) => run(db, &call).map(Reply::Job),
     }
 }
 

@@ -82,6 +82,8 @@ pub const MACHINE_TOKEN_OVERLAP_MS: i64 = 10 * MINUTE_MS;
 pub const LAST_USED_STEP_MS: i64 = HOUR_MS;
 pub const MEMBERS_MAX: usize = 1_000;
 pub const GROUPS_MAX: usize = 1_000;
+/// Sessions granted to one principal or group, which go with it in one transaction.
+pub const GRANTS_PER_SUBJECT_MAX: usize = 2_000;
 pub const MACHINES_MAX: usize = 1_000;
 pub const MACHINES_PER_PRINCIPAL_MAX: usize = 100;
 pub const CREDENTIALS_PER_PRINCIPAL_MAX: usize = 100;

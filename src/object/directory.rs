@@ -136,8 +136,7 @@ impl Directory {
         let state = self.host.run(|db| registry::state(db, &team_id))?;
         if state != "deleting" {
             let wanted = DeleteTeam { team_id: team_id.clone(), confirmed };
-            let wanted =
-                serde_json::to_string(&wanted).map_err(|e| Error::internal(e.to_string()))?;
+            let wanted = json::to_string(&wanted)?;
             let sent = self.send(&team_id, DELETE_TEAM, wanted, asked.request_id, headers);
             let (status, body) = sent.await.map_err(|error| http::thrown(&error))?;
             // An object that holds no such team: it was never made, or is gone already.
@@ -189,7 +188,7 @@ impl Directory {
         headers: &Headers,
     ) -> Result<Made> {
         let make = MakeTeam { server_id, team_id, team: &wanted.team };
-        let body = serde_json::to_string(&make).map_err(|e| Error::internal(e.to_string()))?;
+        let body = json::to_string(&make)?;
         let sent = self.send(team_id, MAKE_TEAM, body, asked.request_id, headers);
         let (status, body) = sent.await.map_err(|error| http::thrown(&error))?;
         if status != 201 {

@@ -279,7 +279,7 @@ impl Object {
                 teams::create(tx, &wanted.team_id, &wanted.team)
             })
         })?;
-        let body = serde_json::to_string(&created).map_err(|e| Error::internal(e.to_string()))?;
+        let body = json::to_string(&created)?;
         Ok(Answer::json(201, body))
     }
 }
