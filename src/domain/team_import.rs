@@ -5,7 +5,7 @@ use crate::api::{Answer, Call, Config, Envelope, Job};
 use crate::auth::{self, Principal, Role};
 use crate::domain::transfer::{MUST_BE_EMPTY, table};
 use crate::domain::transfer_rows::{self, Into, Row};
-use crate::domain::{journal, sessions, teams};
+use crate::domain::{authority, journal, sessions, teams};
 use crate::error::{Error, Result};
 use crate::guard;
 use crate::ids::{Id, SessionId, TeamId, hex};
@@ -293,13 +293,12 @@ impl Import {
             return Ok(());
         }
         tx.execute(
-            "UPDATE teams
-                SET epoch = ?2, auth_epoch = auth_epoch + 1, revision = revision + 1
-              WHERE id = ?1",
+            "UPDATE teams SET epoch = ?2, revision = revision + 1 WHERE id = ?1",
             params![team_id, &hex(&tx.random::<4>())],
         )?;
         let who = &self.who.principal_id;
         teams::announce(tx, &teams::load(tx, team_id)?, who)?;
+        authority::changed_by(tx, &self.who)?;
         let target = team_id.as_str();
         journal::write_as(tx, team_id, who, "team.imported", target, &self.request_id)
     }

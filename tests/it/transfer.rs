@@ -484,3 +484,27 @@ fn an_export_goes_by_cursor_and_shows_each_session_as_it_was_begun() {
     let actions = here(&team).get("/journal");
     assert!(actions.items().iter().any(|line| line["action"] == "team.exported"));
 }
+
+#[test]
+fn a_wiped_team_takes_its_own_export_back() {
+    let (team, laptop, sessions) = full();
+    let pages = here(&team).export();
+    let before = rows(&pages, team.id_text());
+    assert_eq!(team.post(&team.owner, "/wipe", json!({ "confirm": "Acme" })).status, 200);
+    let got = here(&team).send("POST", "/import", &pages[0].1);
+    assert_eq!(got.refusal(), (409, "conflict", ""));
+    team.settle();
+    here(&team).import(&pages);
+    // The team's own events went on meanwhile.
+    let same = |rows: Vec<String>| -> Vec<String> {
+        rows.into_iter().filter(|row| !row.contains(r#""resource_id":"TEAM""#)).collect()
+    };
+    assert_eq!(same(rows(&here(&team).export(), team.id_text())), same(before));
+    team.settle();
+    oracle::check(&team);
+    // Whoever had a token goes on where it was.
+    let more =
+        json!({ "harness": "codex", "native_id": "n2", "base": { "revision": 1, "keep": 1 } });
+    let grown = team.publish_with(&laptop.token, more, &messages(1, 2, "on"));
+    assert_eq!(session(&grown), sessions[1]);
+}
