@@ -161,4 +161,9 @@ test('twenty requests with one key make one group, and are answered alike', asyn
   const [made] = await race([send('free', 'free')]);
   assert.equal(made.status, 201);
   assert.equal(await count(), before + 3);
+  await plane.team(id).fail('abort');
+  const [cut] = await race([send('cut', 'cut')]).catch(() => [{ status: 500 }]);
+  const [replayed] = await race([send('cut', 'cut')]);
+  assert.equal(replayed.status, 201, JSON.stringify([cut, replayed]));
+  assert.equal(await count(), before + 4);
 });

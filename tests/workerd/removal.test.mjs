@@ -113,3 +113,26 @@ test('a team whose making failed can be made again, and leaves nothing', async (
     await directory().setClock();
   }
 });
+
+test('one of the teams of one object goes, and the others stay', async () => {
+  const server = await startPlane({ bindings: { SHARDING: 'server' } });
+  try {
+    const [gone, stays] = [await server.createTeam('Gone'), await server.createTeam('Stays')];
+    const answer = await server.api('DELETE', `/v1/teams/${gone.team.id}`, {
+      token: gone.token,
+      body: { confirm: 'Gone' },
+    });
+    assert.equal(answer.status, 202);
+    const object = server.team('server');
+    const left = async () => (await object.query('SELECT id FROM teams')).map(({ id }) => id);
+    await alarms(object, async () => (await left()).length === 1);
+    assert.deepEqual(await left(), [stays.team.id]);
+    await server.directory('directory').runAlarm();
+    const { body } = await server.api('GET', '/v1/teams', { token: OPERATOR_TOKEN });
+    assert.deepEqual(body.items.map(({ id, state }) => [id, state]), [[stays.team.id, 'active']]);
+    const me = await server.api('GET', `/v1/teams/${stays.team.id}/me`, { token: stays.token });
+    assert.equal(me.status, 200);
+  } finally {
+    await server.stop();
+  }
+});
