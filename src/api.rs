@@ -8,14 +8,14 @@ use crate::domain::{
     attachments, capture_commit, capture_parts, captures, configuration, continuation_list,
     continuations, credentials, effects, event_log, grants, groups, heartbeat, idempotency,
     journal, links, machines, members, message_pages, operation_calls, presence_log, roots, rules,
-    session_export, session_list, session_versions, sessions, sources, team_removal, teams,
-    upload_chunks, upload_commit, upload_content, uploads,
+    session_export, session_list, session_versions, sessions, sources, team_export, team_import,
+    team_removal, teams, upload_chunks, upload_commit, upload_content, uploads,
 };
 use crate::error::{Code, Error, Result};
 use crate::ids::{Id, ServerId, TeamId};
 use crate::limits::{
     CHUNK_BYTES_MAX, HEARTBEAT_BYTES_MAX, HEARTBEAT_TENTHS, JSON_BYTES_MAX, PART_BYTES_MAX,
-    RATE_TENTHS, STORE_FULL_PERCENT, URL_BYTES_MAX, WIPE_RETRY_S,
+    RATE_TENTHS, STORE_FULL_PERCENT, TRANSFER_BYTES_MAX, URL_BYTES_MAX, WIPE_RETRY_S,
 };
 use crate::maintain;
 use crate::rate::RateLimiter;
@@ -114,6 +114,16 @@ const fn long(method: &'static str, path: &'static str, run: Long) -> Route {
 /// As `long`, where a full store is no obstacle.
 const fn long_upkeep(method: &'static str, path: &'static str, run: Long) -> Route {
     Route { grows: false, ..long(method, path, run) }
+}
+/// A GET whose answer takes slices.
+const fn count(path: &'static str, run: Long) -> Route {
+    Route { payload: Payload::None, ..long_upkeep("GET", path, run) }
+}
+
+/// A page of another team, which looks for room itself.
+const fn import(path: &'static str, run: Long) -> Route {
+    let payload = Payload::Bytes(TRANSFER_BYTES_MAX);
+    Route { payload, query: true, ..long_upkeep("POST", path, run) }
 }
 
 /// A heartbeat, which a full store takes too.
@@ -214,11 +224,13 @@ pub const ROUTES: &[Route] = &[
     get   ("/operations/{operation}",            operation_calls::get),
     find  ("/events",                            event_log::list),
     find  ("/events/current",                    event_log::current),
+    find  ("/export",                            team_export::get),
+    import("/import",                            team_import::post),
     empty ("/wipe",                              team_removal::wipe),
     get   ("/maintain",                          maintain::api::get),
     long_upkeep("POST", "/maintain",             maintain::api::run),
     get   ("/metrics",                           maintain::api::metrics),
-    long_upkeep("GET", "/usage/storage",         maintain::api::storage),
+    count("/usage/storage",                      maintain::api::storage),
 ];
 
 /// What every request of an object shares.
@@ -325,22 +337,41 @@ fn answer(plane: &Plane, request: &Request) -> Result<Reply> {
         request,
         body,
     };
-    if route.grows && call.who.team_is_wiped {
-        let message = "the team is being wiped; what it makes now would go too";
-        return Err(Error::new(Code::Overloaded, message)
-            .with_header("Retry-After", WIPE_RETRY_S.to_string()));
-    }
     if route.grows {
-        room(db, plane.config)?;
+        not_busy(&call)?;
     }
+    let fits = if route.grows { room(db, plane.config) } else { Ok(()) };
+    // A full store is the last reason to refuse: it undoes what would have been written.
+    let write = |run: &dyn Fn(&Tx) -> Result<Answer>| {
+        db.transaction(|tx| {
+            let before = tx.cost().rows_written;
+            let answer = run(tx)?;
+            let wrote = tx.cost().rows_written > before && !idempotency::is_replay(&answer);
+            if wrote { fits.clone().map(|()| answer) } else { Ok(answer) }
+        })
+    };
     match route.run {
         Run::Read(run) => run(db, &call).map(Reply::Answer),
-        Run::Write(run) => db.transaction(|tx| run(tx, &call)).map(Reply::Answer),
-        Run::Create(run) => {
-            db.transaction(|tx| idempotency::once(tx, &call, run)).map(Reply::Answer)
+        Run::Write(run) => write(&|tx| run(tx, &call)).map(Reply::Answer),
+        Run::Create(run) => write(&|tx| idempotency::once(tx, &call, run)).map(Reply::Answer),
+        Run::Long(run) => {
+            let job = run(db, &call)?;
+            fits.map(|()| Reply::Job(job))
         }
-        Run::Long(run) => run(db, &call).map(Reply::Job),
     }
+}
+
+/// Refuses what would make something in a team that is being emptied or filled.
+fn not_busy(call: &Call) -> Result<()> {
+    let message = if call.who.team_is_wiped {
+        "the team is being wiped; what it makes now would go too"
+    } else if call.who.team_is_imported {
+        "the team is being imported; send the import's pages to their end, or wipe it"
+    } else {
+        return Ok(());
+    };
+    let wait = WIPE_RETRY_S.to_string();
+    Err(Error::new(Code::Overloaded, message).with_header("Retry-After", wait))
 }
 
 /// Whether the store may still grow.

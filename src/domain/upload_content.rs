@@ -20,11 +20,7 @@ pub fn get(db: &Db, call: &Call) -> Result<Answer> {
     }
 
     let tag = format!("\"{}\"", upload.sha256);
-    let known = |header: &str| {
-        let mut tags = header.split(',').map(|one| one.trim().trim_start_matches("W/"));
-        tags.any(|one| one == tag || one == "*")
-    };
-    if call.header("if-none-match").is_some_and(known) {
+    if call.names_tag("if-none-match", &tag) == Some(true) {
         return Ok(Answer { status: 304, ..Answer::default() }.with("ETag", tag));
     }
     let asked =

@@ -1,6 +1,6 @@
 //! Requests to objects. A body that is too large stays here: its object says so where it is its
 //! turn in the order of refusals.
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::object::http::{self, Head};
 use futures_util::TryStreamExt;
 use serde::de::DeserializeOwned;
@@ -16,8 +16,11 @@ pub async fn to_object(
     request: &mut Request,
     body_bytes_max: usize,
 ) -> Result<Response> {
+    let body = body(head, request, body_bytes_max).await.map_err(|error| {
+        Error::new(Code::InvalidRequest, format!("the body could not be read: {error}"))
+    })?;
     let sent = async {
-        let forwarded = forwarded(head, request, body_bytes_max).await?;
+        let forwarded = forwarded(head, request, body)?;
         env.durable_object(binding)?.get_by_name(name)?.fetch_with_request(forwarded).await
     };
     sent.await.map_err(|error| http::thrown(&error))
@@ -47,11 +50,7 @@ pub async fn ask<T: DeserializeOwned>(
 }
 
 /// The request with nothing in it but what objects read, so no client sets an internal header.
-async fn forwarded(
-    head: &Head,
-    request: &mut Request,
-    body_bytes_max: usize,
-) -> worker::Result<Request> {
+fn forwarded(head: &Head, request: &Request, body: Sent) -> worker::Result<Request> {
     let headers = Headers::new();
     for (name, value) in &head.headers {
         // The platform upgrades nothing but a GET.
@@ -68,7 +67,7 @@ async fn forwarded(
     }
     let mut init = RequestInit::new();
     init.with_method(request.method());
-    match body(head, request, body_bytes_max).await? {
+    match body {
         Sent::Nothing => {}
         Sent::Stream(stream) => {
             init.with_body(Some(stream.into()));

@@ -35,6 +35,8 @@ const ROWS: &[Row] = &[
     row("PATCH",  "", r"{}",                                    [200, 200, 403, 403, 403, 403]),
     row("DELETE", "", r#"{"confirm":"Acme"}"#,                  [202, 403, 403, 403, 403, 403]),
     row("POST",   "/wipe", r#"{"confirm":"Acme"}"#,             [200, 403, 403, 403, 403, 403]),
+    row("GET",    "/export", "",                                [200, 200, 403, 403, 403, 403]),
+    row("POST",   "/import", "{page}",                          [409, 403, 403, 403, 403, 403]),
     row("GET",    "/me", "", ALL),
     row("GET",    "/members", "", READS),
     row("POST",   "/members", r#"{"name":"n","role":"viewer"}"#, [201, 201, 403, 403, 403, 403]),
@@ -134,6 +136,7 @@ fn world() -> World {
     let group = team.post(&team.owner, "/groups", json!({ "name": "g" })).data(201)["id"].clone();
     let credential = team.get(&ada.token, "/me").data(200)["credential"]["id"].clone();
     let subject = team.person("subject", Role::Viewer);
+    let page = String::from_utf8(team.get(&team.owner, "/export").bytes).unwrap();
     let id = |value: serde_json::Value| value.as_str().unwrap().to_owned();
     let none = |kind: &str| format!("{kind}_{}", "0".repeat(32));
     let names = vec![
@@ -153,6 +156,7 @@ fn world() -> World {
         ("{upload}", none("upload")),
         ("{attachment}", none("attachment")),
         ("{operation}", none("operation")),
+        ("{page}", page),
         ("{0}", "0".repeat(32)),
         ("{64}", "0".repeat(64)),
     ];

@@ -15,7 +15,7 @@ use teamplane::ids::{PrincipalId, hex};
 use teamplane::limits::{DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, USER_TOKEN_AGE_MS};
 use teamplane::maintain::{Pass, Slice};
 use teamplane::params;
-use teamplane::store::migrate::{self, SCHEMA_VERSION};
+use teamplane::store::migrate::SCHEMA_VERSION;
 use teamplane::store::native::Native;
 
 /// More of them, and other ones: `npm run soak`.
@@ -86,9 +86,7 @@ impl World {
 
     fn migrate(&mut self) {
         if !self.is_migrated {
-            let server_id = self.team.server_id.clone();
-            let db = self.team.db();
-            migrate::upgrade(&db, BASE_VERSION, &server_id, SCHEMA_VERSION).unwrap();
+            self.team.migrate();
             self.is_migrated = true;
         }
     }

@@ -288,19 +288,19 @@ fn mirrors(team: &Team) {
 fn reads_as_before(team: &Team) {
     let read = |messages: &str| {
         team.lines(&format!(
-            "SELECT v.session_id, v.revision, m.ordinal, m.digest
+            "SELECT v.team_id, v.session_id, v.revision, m.ordinal, m.digest
                FROM main.session_versions v, {messages} m
               WHERE m.team_id = v.team_id AND m.session_id = v.session_id
                 AND m.revision <= v.revision AND m.until_revision > v.revision
-              ORDER BY 1, 2, 3"
+              ORDER BY 1, 2, 3, 4"
         ))
     };
     assert_eq!(read("main.messages"), read("o.messages_before"));
-    let short = "SELECT v.session_id, v.revision, v.message_count, count(m.id)
+    let short = "SELECT v.team_id, v.session_id, v.revision, v.message_count, count(m.id)
                    FROM session_versions v
                    LEFT JOIN messages m
                      ON m.team_id = v.team_id AND m.session_id = v.session_id
                     AND m.revision <= v.revision AND m.until_revision > v.revision
-                  GROUP BY 1, 2, 3 HAVING v.message_count <> count(m.id)";
+                  GROUP BY 1, 2, 3, 4 HAVING v.message_count <> count(m.id)";
     assert_eq!(team.lines(short), Vec::<String>::new());
 }
