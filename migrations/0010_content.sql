@@ -34,6 +34,7 @@ CREATE TABLE content (
     created_at INTEGER NOT NULL,            -- of the last write of it
     PRIMARY KEY (team_id, ref)
 ) STRICT;
+CREATE INDEX content_by_body ON content (team_id, body_id);
 
 -- Sessions of an agent that may read it; the content itself need not be there.
 CREATE TABLE content_grants (

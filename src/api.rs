@@ -8,14 +8,15 @@ use crate::domain::{
     attachments, capture_commit, capture_parts, captures, configuration, content,
     continuation_list, continuations, credentials, effects, event_log, grants, groups, heartbeat,
     idempotency, journal, links, machines, members, message_pages, operation_calls, presence_log,
-    roots, rules, session_export, session_list, session_versions, sessions, sources, team_removal,
-    teams, upload_chunks, upload_commit, upload_content, uploads,
+    roots, rules, session_export, session_list, session_versions, sessions, sources, team_export,
+    team_import, team_removal, teams, upload_chunks, upload_commit, upload_content, uploads,
 };
 use crate::error::{Code, Error, Result};
 use crate::ids::{Id, ServerId, TeamId};
 use crate::limits::{
     CHUNK_BYTES_MAX, CONTENT_BYTES_MAX, HEARTBEAT_BYTES_MAX, HEARTBEAT_TENTHS, JSON_BYTES_MAX,
-    PART_BYTES_MAX, RATE_TENTHS, STORE_FULL_PERCENT, URL_BYTES_MAX, WIPE_RETRY_S,
+    PART_BYTES_MAX, RATE_TENTHS, STORE_FULL_PERCENT, TRANSFER_BYTES_MAX, URL_BYTES_MAX,
+    WIPE_RETRY_S,
 };
 use crate::maintain;
 use crate::rate::RateLimiter;
@@ -151,6 +152,16 @@ const fn long(method: &'static str, path: &'static str, run: Long) -> Route {
 const fn long_upkeep(method: &'static str, path: &'static str, run: Long) -> Route {
     Route { grows: false, ..long(method, path, run) }
 }
+/// A GET whose answer takes slices.
+const fn count(path: &'static str, run: Long) -> Route {
+    Route { payload: Payload::None, ..long_upkeep("GET", path, run) }
+}
+
+/// A page of another team, which looks for room itself.
+const fn import(path: &'static str, run: Long) -> Route {
+    let payload = Payload::Bytes(TRANSFER_BYTES_MAX);
+    Route { payload, query: true, ..long_upkeep("POST", path, run) }
+}
 
 /// A large body, which is stored while it comes in.
 const fn take(path: &'static str, bytes_max: usize, run: Take) -> Route {
@@ -255,6 +266,8 @@ pub const ROUTES: &[Route] = &[
     get   ("/operations/{operation}",            operation_calls::get).apps(&[SESSIONS_READ]),
     find  ("/events",                            event_log::list).apps(&[EVENTS_READ]),
     find  ("/events/current",                    event_log::current).apps(&[EVENTS_READ]),
+    find  ("/export",                            team_export::get),
+    import("/import",                            team_import::post),
     empty ("/wipe",                              team_removal::wipe),
     take  ("/content/{ref}", CONTENT_BYTES_MAX,  content::put).apps(&[RUNS_WRITE]),
     get   ("/content/{ref}",                     content::get).apps(&[RUNS_READ, RUNS_WRITE]),
@@ -264,7 +277,7 @@ pub const ROUTES: &[Route] = &[
     get   ("/maintain",                          maintain::api::get),
     long_upkeep("POST", "/maintain",             maintain::api::run),
     get   ("/metrics",                           maintain::api::metrics),
-    long_upkeep("GET", "/usage/storage",         maintain::api::storage),
+    count("/usage/storage",                      maintain::api::storage),
 ];
 
 /// What every request of an object shares.
@@ -371,33 +384,48 @@ fn answer(plane: &Plane, request: &Request) -> Result<Reply> {
         request,
         body,
     };
-    if route.grows && call.who.team_is_wiped {
-        let message = "the team is being wiped; what it makes now would go too";
-        return Err(Error::new(Code::Overloaded, message)
-            .with_header("Retry-After", WIPE_RETRY_S.to_string()));
-    }
     if route.grows {
-        room(db, plane.config)?;
+        not_busy(&call)?;
     }
+    let fits = if route.grows { room(db, plane.config) } else { Ok(()) };
     let admitted = |answer| route.admits(&call.who).map(|()| answer);
+    // A full store is the last reason to refuse: it undoes what would have been written.
+    let write = |run: &dyn Fn(&Tx) -> Result<Answer>| {
+        db.transaction(|tx| {
+            let before = tx.cost().rows_written;
+            let answer = run(tx).and_then(admitted)?;
+            let wrote = tx.cost().rows_written > before && !idempotency::is_replay(&answer);
+            if wrote { fits.clone().map(|()| answer) } else { Ok(answer) }
+        })
+    };
     match route.run {
         Run::Read(run) => run(db, &call).and_then(admitted).map(Reply::Answer),
-        Run::Write(run) => {
-            db.transaction(|tx| run(tx, &call).and_then(admitted)).map(Reply::Answer)
-        }
-        Run::Create(run) => {
-            let once = |tx: &Tx| idempotency::once(tx, &call, run).and_then(admitted);
-            db.transaction(once).map(Reply::Answer)
-        }
+        Run::Write(run) => write(&|tx| run(tx, &call)).map(Reply::Answer),
+        Run::Create(run) => write(&|tx| idempotency::once(tx, &call, run)).map(Reply::Answer),
         Run::Long(run) => {
             let job = run(db, &call)?;
-            route.admits(&call.who).map(|()| Reply::Job(job))
+            route.admits(&call.who)?;
+            fits.map(|()| Reply::Job(job))
         }
         Run::Take(run) => {
             let intake = run(db, &call)?;
-            route.admits(&call.who).map(|()| Reply::Intake(intake))
+            route.admits(&call.who)?;
+            fits.map(|()| Reply::Intake(intake))
         }
     }
+}
+
+/// Refuses what would make something in a team that is being emptied or filled.
+fn not_busy(call: &Call) -> Result<()> {
+    let message = if call.who.team_is_wiped {
+        "the team is being wiped; what it makes now would go too"
+    } else if call.who.team_is_imported {
+        "the team is being imported; send the import's pages to their end, or wipe it"
+    } else {
+        return Ok(());
+    };
+    let wait = WIPE_RETRY_S.to_string();
+    Err(Error::new(Code::Overloaded, message).with_header("Retry-After", wait))
 }
 
 /// Whether the store may still grow.

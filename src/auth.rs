@@ -146,6 +146,8 @@ pub struct Principal {
     pub last_used_at: Option<i64>,
     /// Retention is still removing what the team made before a wipe.
     pub team_is_wiped: bool,
+    /// Some pages of an import are still to come.
+    pub team_is_imported: bool,
 }
 
 impl Principal {
@@ -183,7 +185,7 @@ fn find(
     let found = db.query_optional(
         "SELECT c.token_hash, c.kind, c.principal_id, c.machine_id, c.source_id, c.app_id,
                 c.expires_at, c.last_used_at, m.role, a.scopes_json,
-                t.removing IS NOT NULL
+                t.removing IS NOT NULL, coalesce(t.import_json ->> 'is_open', 0)
            FROM credentials c
            JOIN teams t ON t.id = c.team_id AND t.removing IS NOT 'delete'
            LEFT JOIN memberships m
@@ -212,6 +214,7 @@ fn find(
                         .map_err(|e| Error::internal(format!("scopes_json: {e}")))?,
                 },
                 team_is_wiped: row.get()?,
+                team_is_imported: row.get()?,
             };
             Ok((hash, who))
         },

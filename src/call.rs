@@ -122,11 +122,21 @@ impl<'a> Call<'a> {
         json::query(self.request.query)
     }
 
+    /// Whether a header that lists tags, if it is there, names this one or all: `If-Match` as it is,
+    /// `If-None-Match` also where it is weak.
+    pub fn names_tag(&self, header: &str, tag: &str) -> Option<bool> {
+        let weak = header == "if-none-match";
+        let is_it = |one: &str| {
+            let one = one.trim();
+            let one = if weak { one.strip_prefix("W/").unwrap_or(one) } else { one };
+            one == tag || one == "*"
+        };
+        self.header(header).map(|tags| tags.split(',').any(is_it))
+    }
+
     /// Whether `If-Match`, where there is one, names the current revision.
     pub fn if_match(&self, current: i64) -> Result<()> {
-        let Some(header) = self.header("if-match").map(str::trim) else { return Ok(()) };
-        let names = |tag: &str| tag.trim() == format!("\"{current}\"");
-        if header == "*" || header.split(',').any(names) {
+        if self.names_tag("if-match", &format!("\"{current}\"")).unwrap_or(true) {
             return Ok(());
         }
         Err(Error::revision_mismatch(current))
@@ -195,7 +205,7 @@ impl<'a> Call<'a> {
         last: impl Serialize,
         next_cursor: Option<&str>,
     ) -> Result<Answer> {
-        let items = serde_json::to_string(items).map_err(|e| Error::internal(e.to_string()))?;
+        let items = json::to_string(items)?;
         let (last, next) = (json!(last), json!(next_cursor));
         let Envelope(envelope) = self.envelope();
         let body = format!(r#"{envelope},"items":{items},"last":{last},"next_cursor":{next}}}"#);
@@ -219,13 +229,13 @@ impl Envelope {
     }
 
     pub fn one(&self, status: u16, data: &impl Serialize) -> Result<Answer> {
-        let data = serde_json::to_string(data).map_err(|e| Error::internal(e.to_string()))?;
+        let data = json::to_string(data)?;
         let body = format!(r#"{},"data":{data}}}"#, self.0);
         Ok(Answer { status, body: Body::Json(body), ..Answer::default() })
     }
 
     pub fn list(&self, items: &[impl Serialize], next_cursor: Option<&str>) -> Result<Answer> {
-        let items = serde_json::to_string(items).map_err(|e| Error::internal(e.to_string()))?;
+        let items = json::to_string(items)?;
         let next_cursor = json!(next_cursor);
         let body = format!(r#"{},"items":{items},"next_cursor":{next_cursor}}}"#, self.0);
         Ok(Answer { body: Body::Json(body), ..Answer::default() })

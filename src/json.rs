@@ -1,17 +1,18 @@
 //! Bodies and query strings become structs here, and what does not fit is refused by name.
 use crate::error::{Code, Error, Result};
+use crate::json_strict::Strict;
 use crate::text::replace_lone_surrogates;
 use serde::de::DeserializeOwned;
 
 /// A JSON body. A surrogate without its half reads as U+FFFD.
 pub fn body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let text = text(bytes)?;
-    // A struct would also be read from a list, by position.
     if text.trim_start().starts_with('[') {
         return Err(Error::new(Code::InvalidRequest, "the body must be an object"));
     }
     let mut json = serde_json::Deserializer::from_str(&text);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(|e| refusal(e, &text))?;
+    let value = serde_path_to_error::deserialize(Strict(&mut json));
+    let value = value.map_err(|e| refusal(e, &text))?;
     json.end().map_err(|error| malformed(&error))?;
     Ok(value)
 }
@@ -24,9 +25,15 @@ pub fn text(bytes: &[u8]) -> Result<std::borrow::Cow<'_, str>> {
 /// A struct that borrows from JSON text, whose raw parts stay as they are.
 pub fn borrowed<'a, T: serde::Deserialize<'a>>(text: &'a str) -> Result<T> {
     let mut json = serde_json::Deserializer::from_str(text);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(|e| refusal(e, text))?;
+    let value = serde_path_to_error::deserialize(Strict(&mut json));
+    let value = value.map_err(|e| refusal(e, text))?;
     json.end().map_err(|error| malformed(&error))?;
     Ok(value)
+}
+
+/// What we made ourselves, as JSON.
+pub fn to_string(value: &(impl serde::Serialize + ?Sized)) -> Result<String> {
+    serde_json::to_string(value).map_err(|e| Error::internal(e.to_string()))
 }
 
 /// A refusal inside of a field, named from outside of it.
@@ -52,8 +59,16 @@ fn refusal(error: serde_path_to_error::Error<serde_json::Error>, text: &str) -> 
     if whole { misfit(&path, "has the wrong type") } else { malformed(&inner) }
 }
 
+/// Query parameters that are whole numbers, which `parse` would also take with a plus.
+const NUMBERS: &[&str] = &["limit", "revision", "after", "updated_after"];
+
 /// A query string, without its question mark.
 pub fn query<T: DeserializeOwned>(text: &str) -> Result<T> {
+    for (name, value) in form_urlencoded::parse(text.as_bytes()) {
+        if value.starts_with('+') && NUMBERS.contains(&&*name) {
+            return Err(Error::field(name, "must be a number without a plus"));
+        }
+    }
     let pairs = serde_urlencoded::Deserializer::new(form_urlencoded::parse(text.as_bytes()));
     serde_path_to_error::deserialize(pairs).map_err(|error| {
         let path = error.path().to_string();
@@ -147,6 +162,8 @@ mod tests {
         assert_eq!(field(r#"{"name":"a","x":1}"#), "x");
         assert_eq!(field(r#"{"name":"a","inner":[{"n":1},{"n":"b"}]}"#), "inner[1].n");
         assert_eq!(field(r#"{"name":"a","inner":[{"m":1}]}"#), "inner[0].m");
+        assert_eq!(field(r#"{"name":"a","inner":[[1]]}"#), "inner[0]");
+        assert_eq!(field(r#"["a"]"#), "invalid_request");
         assert_eq!(field(r#"{"name":"a","name":"b"}"#), "name");
         assert_eq!(field(r#"{"name":"a","choice":"two"}"#), "choice");
         assert_eq!(field(r#"{"name":"a","choice":1}"#), "choice");
@@ -175,5 +192,7 @@ mod tests {
         assert_eq!(query::<Query>("limit=3").unwrap().limit, Some(3));
         assert_eq!(field("limit=x"), "limit");
         assert_eq!(field("nope=1"), "nope");
+        assert_eq!(field("limit=%2B5"), "limit");
+        assert_eq!(field("limit=+5"), "limit");
     }
 }

@@ -14,6 +14,7 @@ pub mod error;
 pub mod guard;
 pub mod ids;
 pub mod json;
+mod json_strict;
 pub mod limits;
 pub mod maintain;
 #[cfg(target_arch = "wasm32")]

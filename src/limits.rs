@@ -29,6 +29,11 @@ pub const STORE_FULL_PERCENT: u64 = 95;
 
 /// How long a team may be in the making before a repeated request takes the work over.
 pub const MAKE_TEAM_MS_MAX: i64 = 30 * SECOND_MS;
+/// A team that has been in the making for longer will not be: its key is forgotten by now.
+pub const MAKE_TEAM_AGE_MS: i64 = DAY_MS + HOUR_MS;
+/// Teams in the making, or being deleted, that the Directory asks after in one go, and when again.
+pub const TEAMS_ASKED_MAX: usize = 50;
+pub const TEAMS_ASKED_MS: i64 = MINUTE_MS;
 /// How long a browser may remember what CORS allows.
 pub const CORS_AGE_S: i64 = 24 * 60 * 60;
 
@@ -48,7 +53,8 @@ pub const SEARCH_SCOPE_MAX: usize = 500;
 /// Phrases of a search that a snippet looks for.
 pub const SNIPPET_PHRASES_MAX: usize = 32;
 pub const HITS_READ_AT_ONCE_MAX: usize = 8;
-pub const CURSOR_CHARS_MAX: usize = 1_024;
+/// An export's cursor names an origin, whose parts may have four bytes a character.
+pub const CURSOR_CHARS_MAX: usize = 4_096;
 /// Rows that one request for a filtered list looks at.
 pub const ROWS_EXAMINED_MAX: usize = 1_000;
 
@@ -76,6 +82,8 @@ pub const MACHINE_TOKEN_OVERLAP_MS: i64 = 10 * MINUTE_MS;
 pub const LAST_USED_STEP_MS: i64 = HOUR_MS;
 pub const MEMBERS_MAX: usize = 1_000;
 pub const GROUPS_MAX: usize = 1_000;
+/// Sessions granted to one principal or group, which go with it in one transaction.
+pub const GRANTS_PER_SUBJECT_MAX: usize = 2_000;
 pub const MACHINES_MAX: usize = 1_000;
 pub const MACHINES_PER_PRINCIPAL_MAX: usize = 100;
 pub const CREDENTIALS_PER_PRINCIPAL_MAX: usize = 100;
@@ -187,6 +195,19 @@ pub const EFFECTS_PENDING_MAX: usize = 1_000;
 pub const EPOCH_DIGITS: usize = 8;
 /// Rows of a log or list that are looked at together for those the caller may see.
 pub const ROWS_FILTERED_AT_ONCE: usize = 200;
+
+// Moving a team.
+/// A page of an export, and so what an import takes.
+pub const TRANSFER_BYTES_MAX: usize = 16 << 20;
+/// A piece of an export's body: it ends with the row that passes this.
+pub const EXPORT_CHUNK_BYTES: usize = 512 << 10;
+/// What a page leaves free for its last line.
+pub const EXPORT_END_BYTES: usize = CURSOR_CHARS_MAX + 1_024;
+/// How long what an export reads is kept as it was when it came by.
+pub const EXPORT_AGE_MS: i64 = 6 * HOUR_MS;
+/// What an import writes in one transaction.
+pub const IMPORT_SLICE_ROWS: usize = 500;
+pub const IMPORT_SLICE_BYTES: usize = 2 << 20;
 
 // Retention.
 /// Every upload's id that a request names in its texts; each is a reference that a trigger keeps.

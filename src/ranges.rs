@@ -15,11 +15,7 @@ pub struct File<'a> {
 /// Several ranges, and what is no range, get the whole. `416 range_not_satisfiable` behind the end.
 pub fn answer(call: &Call, file: &File) -> Result<(Answer, Option<(i64, i64)>)> {
     let tag = format!("\"{}\"", file.sha256);
-    let known = |header: &str| {
-        let mut tags = header.split(',').map(|one| one.trim().trim_start_matches("W/"));
-        tags.any(|one| one == tag || one == "*")
-    };
-    if call.header("if-none-match").is_some_and(known) {
+    if call.names_tag("if-none-match", &tag) == Some(true) {
         let answer = Answer { status: 304, ..Answer::default() }.with("ETag", tag);
         return Ok((answer, None));
     }

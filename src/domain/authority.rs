@@ -1,6 +1,7 @@
 //! Authority: what a caller may do. It changes when a member, group, grant, source's visibility or
 //! machine changes, and when a credential ends; not when someone makes one more token of their own.
 use crate::api::Call;
+use crate::auth::Principal;
 use crate::domain::events::{self, Event, Stage};
 use crate::error::{Error, Result};
 use crate::ids::Id;
@@ -13,7 +14,12 @@ use serde_json::json;
 ///
 /// The event belongs to a resource of its own, so that the team's current event stays what it is.
 pub fn changed(tx: &Tx, call: &Call) -> Result<()> {
-    let team_id = &call.who.team_id;
+    changed_by(tx, &call.who)
+}
+
+/// As `changed`, for work that goes on after its request was admitted.
+pub fn changed_by(tx: &Tx, who: &Principal) -> Result<()> {
+    let team_id = &who.team_id;
     let epochs = tx.execute_returning(
         "UPDATE teams SET auth_epoch = auth_epoch + 1 WHERE id = ?1 RETURNING auth_epoch",
         params![team_id],
@@ -25,7 +31,7 @@ pub fn changed(tx: &Tx, call: &Call) -> Result<()> {
         resource_kind: "authorization",
         resource_id: team_id.as_str(),
         source_id: None,
-        principal_id: Some(&call.who.principal_id),
+        principal_id: Some(&who.principal_id),
         data: json!({ "auth_epoch": auth_epoch }),
         stage: Stage::Current,
     };

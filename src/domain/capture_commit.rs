@@ -68,7 +68,7 @@ pub fn commit(tx: &Tx, call: &Call) -> Result<Answer> {
     must_have_uploads(tx, call, &held.begin.artifacts)?;
 
     let outcome = make_version(tx, call, &held, &target)?;
-    let result = serde_json::to_string(&outcome).map_err(|e| Error::internal(e.to_string()))?;
+    let result = crate::json::to_string(&outcome)?;
     tx.execute(
         "UPDATE captures
             SET state = 'committed', settled_at = ?3, session_id = ?4, revision = ?5,
@@ -309,8 +309,7 @@ fn write_version(tx: &Tx, call: &Call, held: &Held, new: &Version) -> Result<()>
     if held.begin.artifacts.is_empty() {
         return Ok(());
     }
-    let artifacts =
-        serde_json::to_string(&held.begin.artifacts).map_err(|e| Error::internal(e.to_string()))?;
+    let artifacts = crate::json::to_string(&held.begin.artifacts)?;
     tx.execute(
         "INSERT INTO session_artifacts
              (team_id, session_id, revision, bundle_id, upload_id, name, provenance)
@@ -343,7 +342,7 @@ fn bind_origin(tx: &Tx, call: &Call, held: &Held, session_id: &SessionId) -> Res
         let message = format!("a session may have at most {SESSION_ORIGINS_MAX} origins");
         return Err(Error::conflict(message));
     }
-    let origins = serde_json::to_string(&origins).map_err(|e| Error::internal(e.to_string()))?;
+    let origins = crate::json::to_string(&origins)?;
     tx.execute(
         "UPDATE sessions SET origins_json = ?3 WHERE team_id = ?1 AND id = ?2",
         params![team_id, session_id, &origins],

@@ -145,8 +145,7 @@ fn insert(
         let limit = usize::try_from(CAPTURE_BYTES_MAX).unwrap_or(usize::MAX);
         return Err(Error::too_large(limit, "a capture"));
     }
-    let digests_json =
-        serde_json::to_string(digests).map_err(|e| Error::internal(e.to_string()))?;
+    let digests_json = json::to_string(digests)?;
     tx.execute(
         "INSERT INTO capture_parts
              (team_id, capture_id, part_index, digest, messages_json, digests_json, created_at)

@@ -142,7 +142,7 @@ pub fn begin(tx: &Tx, call: &Call) -> Result<Answer> {
         check_base(tx, &call.who, target.session_id(), base)?;
     }
     let capture_id: CaptureId = tx.new_id();
-    let begin_json = serde_json::to_string(&begin).map_err(|e| Error::internal(e.to_string()))?;
+    let begin_json = crate::json::to_string(&begin)?;
     tx.execute(
         "INSERT INTO captures
              (team_id, id, source_id, state, begin_json, upload_ids_json, created_at, principal_id)

@@ -33,9 +33,7 @@ pub fn get(db: &Db, call: &Call) -> Result<Answer> {
     };
 
     let tag = tag(&configuration)?;
-    let known = call.header("if-none-match").unwrap_or_default();
-    let known = known.split(',').map(|tag| tag.trim().trim_start_matches("W/"));
-    if known.into_iter().any(|known| known == tag || known == "*") {
+    if call.names_tag("if-none-match", &tag) == Some(true) {
         return Ok(Answer { status: 304, ..Answer::default() }.with("ETag", tag));
     }
     Ok(call.one(200, &configuration)?.with("ETag", tag))

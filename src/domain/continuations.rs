@@ -8,6 +8,7 @@ use crate::domain::{machines, publishing, sessions, uploads, visibility};
 use crate::error::{Error, Result};
 use crate::guard;
 use crate::ids::{ContinuationId, Id, MachineId, SessionId, UploadId};
+use crate::json;
 use crate::limits::{
     CONTINUATIONS_OPEN_MAX, HARNESS_CHARS_MAX, NAMED_UPLOADS_MAX, OVERDUE_AGE_MS, PROMPT_CHARS_MAX,
     RECEIPT_BYTES_MAX,
@@ -34,7 +35,7 @@ struct Create {
 
 /// What the request says, and later what became of it.
 #[derive(serde::Serialize, serde::Deserialize)]
-struct Value {
+pub struct Value {
     harness: Option<String>,
     prompt: Option<String>,
     uploads: Vec<UploadId>,
@@ -123,7 +124,7 @@ pub fn create(tx: &Tx, call: &Call) -> Result<Answer> {
             &id,
             &session_id,
             body.machine_id.as_ref(),
-            &to_json(&value)?,
+            &json::to_string(&value)?,
             &json!(upload_ids).to_string(),
             tx.now_ms,
             &call.who.principal_id
@@ -219,7 +220,7 @@ pub fn complete(tx: &Tx, call: &Call) -> Result<Answer> {
         Completed::Failed => "failed",
     };
     let value = Value { session_id: body.session_id, receipt: body.receipt, ..before.value()? };
-    let value = to_json(&value)?;
+    let value = json::to_string(&value)?;
     if before.state == state && before.value.get() == value {
         return call.versioned(200, &before, before.revision);
     }
@@ -364,8 +365,4 @@ fn announce(tx: &Tx, call: &Call, one: &Continuation) -> Result<()> {
         stage,
     };
     events::record(tx, team_id, &event).map(drop)
-}
-
-fn to_json(value: &impl serde::Serialize) -> Result<String> {
-    serde_json::to_string(value).map_err(|e| Error::internal(e.to_string()))
 }

@@ -1,7 +1,7 @@
 //! Credentials: what proves who a caller is. A token is shown once, when it is made.
 use crate::api::{Answer, Call};
 use crate::auth::{Kind, Principal, Role, Token};
-use crate::domain::{authority, journal};
+use crate::domain::{authority, journal, members};
 use crate::error::{Error, Result};
 use crate::guard;
 use crate::ids::{AppId, CredentialId, Id, MachineId, PrincipalId, SourceId, TeamId, hex};
@@ -33,6 +33,9 @@ pub struct Credential {
 struct CreateCredential {
     #[serde(default)]
     expires_in_ms: Option<i64>,
+    /// Nobody: the caller.
+    #[serde(default)]
+    principal_id: Option<PrincipalId>,
 }
 
 /// `GET /credentials` lists a person's own credentials, their machines' among them; an admin's
@@ -73,15 +76,27 @@ pub fn list(db: &Db, call: &Call) -> Result<Answer> {
     call.list(&items, next.as_deref())
 }
 
-/// `POST /credentials` makes one more token for the caller, a person.
+/// `POST /credentials` makes one more token for the caller, a person, or for the member that an
+/// admin names: those of an imported team come without one.
 ///
-/// `409 conflict` for a person who has as many live ones as there may be.
+/// `403` for another's unless the caller is an admin, for an owner's an owner; `409 conflict` for a
+/// member who is not active, and for a person who has as many live ones as there may be.
 pub fn create(tx: &Tx, call: &Call) -> Result<Answer> {
     let body: CreateCredential = call.json()?;
     let age_ms = user_token_age(body.expires_in_ms)?;
-    guard::role(&call.who, Role::Viewer)?;
+    let Principal { team_id, principal_id: own, .. } = &call.who;
+    let principal_id = body.principal_id.as_ref().unwrap_or(own);
+    let role = if principal_id == own { Role::Viewer } else { Role::Admin };
+    guard::role(&call.who, role)?;
+    if principal_id != own {
+        let member = members::load(tx, team_id, principal_id)
+            .map_err(|error| error.with("field", "principal_id"))?;
+        guard::role(&call.who, role.max(member.role))?;
+        if !member.active {
+            return Err(Error::conflict("the member is not active; make them active first"));
+        }
+    }
 
-    let Principal { team_id, principal_id, .. } = &call.who;
     let live = tx.query_one(
         "SELECT count(*) FROM (
                 SELECT 1 FROM credentials

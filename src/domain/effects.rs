@@ -61,7 +61,7 @@ pub fn settle(tx: &Tx, call: &Call) -> Result<Answer> {
         result: body.result.map(ToOwned::to_owned),
         error: body.error.map(ToOwned::to_owned),
     };
-    let outcome = serde_json::to_string(&outcome).map_err(|e| Error::internal(e.to_string()))?;
+    let outcome = json::to_string(&outcome)?;
     if outcome.len() > EFFECT_RESULT_BYTES_MAX {
         let error = Error::too_large(EFFECT_RESULT_BYTES_MAX, "an answer");
         return Err(error.with("field", "result"));

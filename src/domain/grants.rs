@@ -7,6 +7,7 @@ use crate::domain::{authority, groups, journal, visibility};
 use crate::error::{Error, Result};
 use crate::guard;
 use crate::ids::{GroupId, Id, PrincipalId, SourceId, TeamId};
+use crate::limits::GRANTS_PER_SUBJECT_MAX;
 use crate::page::{Keyset, PageQuery};
 use crate::params;
 use crate::store::{Db, Row, Tx};
@@ -86,7 +87,7 @@ pub fn get(db: &Db, call: &Call) -> Result<Answer> {
 /// changes it.
 ///
 /// `403` unless the caller is a member and the custodian of one of the session's sources, or an
-/// admin who sees it.
+/// admin who sees it; `409 conflict` when the subject has as many grants as it may.
 pub fn put(tx: &Tx, call: &Call) -> Result<Answer> {
     let body: PutGrant = call.json()?;
     guard::role(&call.who, Role::Member)?;
@@ -94,6 +95,9 @@ pub fn put(tx: &Tx, call: &Call) -> Result<Answer> {
     visibility::must_govern(tx, &call.who, &session.session_id)?;
 
     let kind = must_exist(tx, call)?;
+    if load(tx, call, &session)?.is_none() {
+        has_room(tx, call, kind)?;
+    }
     let access = match body.access {
         Access::Read => "read",
         Access::Continue => "continue",
@@ -140,6 +144,18 @@ pub fn remove(tx: &Tx, call: &Call) -> Result<Answer> {
     }
 
     Ok(Answer::no_content())
+}
+
+/// By session_grants_by_subject.
+fn has_room(db: &Db, call: &Call, kind: SubjectKind) -> Result<()> {
+    let count = db.query_one(
+        "SELECT count(*) FROM (SELECT 1 FROM session_grants
+                                WHERE team_id = ?1 AND subject_kind = ?2 AND subject_id = ?3
+                                LIMIT ?4)",
+        params![&call.who.team_id, kind.text(), call.segment(2), GRANTS_PER_SUBJECT_MAX],
+        |row| row.get::<i64>(),
+    )?;
+    guard::room("sessions granted to one principal or group", count, GRANTS_PER_SUBJECT_MAX)
 }
 
 /// Takes back every grant of a principal or group that has gone.

@@ -10,6 +10,7 @@ use crate::domain::{attachments, operations};
 use crate::error::{Error, Result};
 use crate::guard;
 use crate::ids::{MachineId, SourceId, TeamId, hex};
+use crate::json;
 use crate::limits::{
     ACTIVITIES_MAX, BINDINGS_MAX, HEARTBEAT_LIST_BYTES_MAX, HOST_KEY_ID_CHARS_MAX,
     HOST_KEY_ID_CHARS_MIN, INCARNATIONS_REMEMBERED_MAX, LINK_GRACE_MS, NAME_CHARS_MAX, ROOTS_MAX,
@@ -66,9 +67,9 @@ impl Heartbeat {
         let by_id: BTreeMap<_, _> = self.bindings.iter().map(|b| (&b.id, b)).collect();
         let rows: Vec<_> = by_id
             .into_values()
-            .map(|b| Ok((&b.id, to_json(b)?, &b.harness, &b.native_id)))
+            .map(|b| Ok((&b.id, json::to_string(b)?, &b.harness, &b.native_id)))
             .collect::<Result<_>>()?;
-        to_json(&rows)
+        json::to_string(&rows)
     }
 
     /// `[[id, value]]`, by id; of those with one id the last.
@@ -76,9 +77,9 @@ impl Heartbeat {
         let by_id: BTreeMap<_, _> = self.roots.iter().map(|root| (&root.id, root)).collect();
         let rows: Vec<_> = by_id
             .into_values()
-            .map(|root| Ok((&root.id, to_json(root)?)))
+            .map(|root| Ok((&root.id, json::to_string(root)?)))
             .collect::<Result<_>>()?;
-        to_json(&rows)
+        json::to_string(&rows)
     }
 
     /// `[[harness, native id, turn, since]]`, by session; of those of one session the last.
@@ -89,7 +90,7 @@ impl Heartbeat {
             .into_iter()
             .map(|((harness, native_id), (turn, since))| (harness, native_id, turn, since))
             .collect();
-        to_json(&rows)
+        json::to_string(&rows)
     }
 }
 
@@ -97,6 +98,8 @@ impl Heartbeat {
 #[derive(Debug, Default, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 struct Kept {
+    /// The team's epoch when they were kept: a wipe removes what they are digests of.
+    epoch: String,
     bindings: String,
     roots: String,
     activity: String,
@@ -145,12 +148,13 @@ pub fn take(
     heartbeat: &Heartbeat,
 ) -> Result<Beaten> {
     let team_id = &who.team_id;
-    let (sequence, kept) = tx.query_one(
-        "SELECT heartbeat_sequence, heartbeat_digests_json
+    let (sequence, kept, epoch) = tx.query_one(
+        "SELECT heartbeat_sequence, heartbeat_digests_json,
+                (SELECT epoch FROM teams WHERE id = ?1)
            FROM machines
           WHERE team_id = ?1 AND id = ?2",
         params![team_id, machine_id],
-        |row| Ok((row.get::<i64>()?, row.get::<String>()?)),
+        |row| Ok((row.get::<i64>()?, row.get::<String>()?, row.get::<String>()?)),
     )?;
     let mut kept: Kept = serde_json::from_str(&kept)
         .map_err(|e| Error::internal(format!("heartbeat_digests_json: {e}")))?;
@@ -170,8 +174,14 @@ pub fn take(
         // Bindings that only its attachments and effects held on to may go now.
         kept.bindings.clear();
     }
-    keep(tx, who, machine_id, heartbeat, &mut kept)?;
-    let kept_json = to_json(&kept)?;
+    // While a wipe is under way, what is written would go with the rest.
+    if !who.team_is_wiped {
+        if kept.epoch != epoch {
+            kept = Kept { epoch, replaced: kept.replaced, ..Kept::default() };
+        }
+        keep(tx, who, machine_id, heartbeat, &mut kept)?;
+    }
+    let kept_json = json::to_string(&kept)?;
     tx.execute(
         "UPDATE machines
             SET incarnation_id = ?3, heartbeat_sequence = ?4, heartbeat_digests_json = ?5,
@@ -255,8 +265,4 @@ fn digested(json: String) -> Result<(String, String)> {
     }
     let digest = hex(&Sha256::digest(&json)[..16]);
     Ok((json, digest))
-}
-
-fn to_json(value: &impl serde::Serialize) -> Result<String> {
-    serde_json::to_string(value).map_err(|e| Error::internal(e.to_string()))
 }

@@ -14,6 +14,8 @@ use serde_json::value::RawValue;
 /// Fields that hold a secret in an answer marked as such.
 const SECRET_FIELDS: &[&str] = &["token", "webhook_secret"];
 
+const REPLAYED: &str = "Idempotent-Replayed";
+
 /// A kept answer: the body is sent again as it is, also what a client sent that no text can hold.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Kept {
@@ -34,6 +36,7 @@ pub fn once(tx: &Tx, call: &Call, create: fn(&Tx, &Call) -> Result<Answer>) -> R
         |row| Ok((row.get::<Vec<u8>>()?, row.get::<i64>()?, row.get::<String>()?)),
     )?;
     if let Some((hash, status, response)) = known {
+        may_still(tx, call, create)?;
         return if hash == fingerprint { replay(status, &response) } else { Err(mismatch()) };
     }
     let answer = create(tx, call)?;
@@ -59,6 +62,17 @@ pub fn once(tx: &Tx, call: &Call, create: fn(&Tx, &Call) -> Result<Answer>) -> R
         ],
     )?;
     Ok(answer)
+}
+
+/// Refuses whoever may not do it any more: tries it anew, and undoes that whatever comes of it.
+fn may_still(tx: &Tx, call: &Call, create: fn(&Tx, &Call) -> Result<Answer>) -> Result<()> {
+    let mut refused = None;
+    let tried = tx.transaction(|tx| {
+        refused = create(tx, call).err().filter(|error| error.code == Code::Forbidden);
+        Err::<(), Error>(Error::internal("tried only"))
+    });
+    debug_assert!(tried.is_err(), "what was tried is undone");
+    refused.map_or(Ok(()), Err)
 }
 
 pub fn validate(key: &str) -> Result<()> {
@@ -90,7 +104,7 @@ pub fn keep(answer: &Answer) -> Result<String> {
     };
     let body = body.map_err(internal)?;
     let etag = answer.headers.iter().find(|(name, _)| *name == "ETag").map(|(_, v)| v.clone());
-    serde_json::to_string(&Kept { etag, body }).map_err(|e| Error::internal(e.to_string()))
+    crate::json::to_string(&Kept { etag, body })
 }
 
 /// Replaces secrets by null and says so beside them.
@@ -110,6 +124,10 @@ pub fn forget_secrets(json: &mut Json) {
     }
 }
 
+pub fn is_replay(answer: &Answer) -> bool {
+    answer.headers.iter().any(|(name, _)| *name == REPLAYED)
+}
+
 /// A kept answer, sent again.
 pub fn replay(status: i64, response: &str) -> Result<Answer> {
     let kept: Kept = serde_json::from_str(response).map_err(|e| Error::internal(e.to_string()))?;
@@ -118,7 +136,7 @@ pub fn replay(status: i64, response: &str) -> Result<Answer> {
         body: Body::Json(kept.body.get().to_owned()),
         ..Answer::default()
     };
-    let answer = answer.with("Idempotent-Replayed", "true");
+    let answer = answer.with(REPLAYED, "true");
     Ok(match kept.etag {
         Some(etag) => answer.with("ETag", etag),
         None => answer,

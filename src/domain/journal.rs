@@ -29,6 +29,20 @@ pub fn write_as(
     )
 }
 
+/// As `write_as`, for the operator, who is no principal.
+pub fn write_for_operator(
+    tx: &Tx,
+    team_id: &TeamId,
+    action: &'static str,
+    request_id: &str,
+) -> Result<()> {
+    tx.execute(
+        "INSERT INTO journal (team_id, principal_id, action, target_id, request_id, created_at)
+         VALUES (?1, 'operator', ?2, ?1, ?3, ?4)",
+        params![team_id, action, request_id, tx.now_ms],
+    )
+}
+
 #[derive(serde::Serialize)]
 struct Entry {
     sequence: i64,

@@ -167,20 +167,37 @@ fn known(tx: &Tx, call: &Call, body: &Enroll) -> Result<Option<MachineId>> {
         params![team_id, principal_id, &body.enrollment_key],
         |row| row.get::<MachineId>(),
     )?;
-    let by_name = tx.query_optional(
-        "SELECT id, custodian_id FROM machines WHERE team_id = ?1 AND name = ?2",
+    let mut by_name = tx.query_optional(
+        "SELECT id, custodian_id, revoked_at IS NOT NULL
+           FROM machines
+          WHERE team_id = ?1 AND name = ?2",
         params![team_id, &body.name],
-        |row| Ok((row.get::<MachineId>()?, row.get::<PrincipalId>()?)),
+        |row| Ok((row.get::<MachineId>()?, row.get::<PrincipalId>()?, row.get::<bool>()?)),
     )?;
+    if let Some((id, ..)) = by_name.take_if(|(_, whose, gone)| *gone && whose != principal_id) {
+        give_name_up(tx, call, &id, &body.name)?;
+    }
     match (by_key, by_name) {
-        (_, Some((_, custodian_id))) if custodian_id != *principal_id => {
+        (_, Some((_, custodian_id, _))) if custodian_id != *principal_id => {
             Err(name_taken("another member's machine has this name"))
         }
-        (Some(key_id), Some((name_id, _))) if key_id != name_id => {
+        (Some(key_id), Some((name_id, ..))) if key_id != name_id => {
             Err(name_taken("another of your machines has this name; this key belongs to one too"))
         }
-        (by_key, by_name) => Ok(by_key.or(by_name.map(|(id, _)| id))),
+        (by_key, by_name) => Ok(by_key.or(by_name.map(|(id, ..)| id))),
     }
+}
+
+/// A revoked machine keeps no name from another member: its own id sets it apart from now on.
+fn give_name_up(tx: &Tx, call: &Call, machine_id: &MachineId, name: &str) -> Result<()> {
+    let digits = &machine_id.hex_digits()[..8];
+    let name = format!("{} {digits}", text::cut(name, NAME_CHARS_MAX - digits.len() - 1));
+    tx.execute(
+        "UPDATE machines SET name = ?3, revision = revision + 1
+          WHERE team_id = ?1 AND id = ?2
+            AND NOT EXISTS (SELECT 1 FROM machines WHERE team_id = ?1 AND name = ?3)",
+        params![&call.who.team_id, machine_id, &name],
+    )
 }
 
 fn enroll_new(tx: &Tx, call: &Call, body: &Enroll) -> Result<MachineId> {

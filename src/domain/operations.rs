@@ -3,7 +3,7 @@ use crate::api::Call;
 use crate::auth::Principal;
 use crate::domain::events::{self, Event, Stage};
 use crate::domain::sources;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ids::{Id, MachineId, OperationId, PrincipalId, SessionId, SourceId, TeamId};
 use crate::params;
 use crate::store::Tx;
@@ -87,7 +87,7 @@ pub fn lose(
     if operation_ids.is_empty() {
         return Ok(());
     }
-    let ids = serde_json::to_string(&operation_ids).map_err(|e| Error::internal(e.to_string()))?;
+    let ids = crate::json::to_string(&operation_ids)?;
     let operations = tx.execute_returning(
         "UPDATE operations
             SET state = 'unknown', updated_at = ?3, settled_at = ?3, revision = revision + 1

@@ -3,7 +3,8 @@
 //! A team lives in an object of its own, so it is made in steps: `begin` writes it down as
 //! creating, its object makes it, `finish` marks it active and keeps the answer. A Directory that
 //! dies in between goes on with the same team when the operator repeats the request by its key;
-//! without a key, the team stays creating and nobody holds a token of it.
+//! without a key nobody holds a token of it. A team that stays creating is deleted after a day, and
+//! one that is being deleted leaves the registry when its object holds it no more ([`unsettled`]).
 use crate::api::{Answer, Envelope, Payload, Request};
 use crate::domain::idempotency;
 use crate::domain::team_removal::Confirmed;
@@ -11,7 +12,9 @@ use crate::domain::teams::CreateTeam;
 use crate::error::{Error, Result};
 use crate::ids::{Id, ServerId, TeamId, hex};
 use crate::json;
-use crate::limits::{IDEMPOTENCY_AGE_MS, JSON_BYTES_MAX};
+use crate::limits::{
+    IDEMPOTENCY_AGE_MS, JSON_BYTES_MAX, MAKE_TEAM_AGE_MS, TEAMS_ASKED_MAX, TEAMS_ASKED_MS,
+};
 use crate::page::{Keyset, PageQuery};
 use crate::params;
 use crate::store::{Db, Tx};
@@ -41,6 +44,48 @@ pub struct MakeTeam<S = ServerId, T = TeamId, C = CreateTeam> {
 pub struct DeleteTeam {
     pub team_id: TeamId,
     pub confirmed: Confirmed,
+}
+
+/// What the Directory asks of the object that should hold a team.
+#[derive(serde::Serialize, serde::Deserialize)]
+pub struct AskAfter {
+    pub team_id: TeamId,
+    /// Whether to delete it where it is there: its making was given up.
+    pub is_given_up: bool,
+}
+
+/// When teams that are neither active nor gone are next looked after; nothing where none is.
+pub fn asked_at(db: &Db) -> Result<Option<i64>> {
+    let (deleting, creating_since) = db.query_one(
+        "SELECT EXISTS (SELECT 1 FROM registry WHERE state = 'deleting'),
+                (SELECT min(created_at) FROM registry WHERE state = 'creating')",
+        params![],
+        |row| Ok((row.get::<bool>()?, row.get::<Option<i64>>()?)),
+    )?;
+    let soon = db.now_ms + TEAMS_ASKED_MS;
+    let given_up_at = creating_since.map(|since| soon.max(since + MAKE_TEAM_AGE_MS));
+    Ok(if deleting { Some(soon) } else { given_up_at })
+}
+
+/// The teams to ask after now.
+pub fn unsettled(db: &Db) -> Result<Vec<AskAfter>> {
+    db.query(
+        "SELECT id, state = 'creating'
+           FROM registry
+          WHERE (state = 'deleting' OR (state = 'creating' AND created_at <= ?1))
+          ORDER BY state, created_at
+          LIMIT ?2",
+        params![db.now_ms - MAKE_TEAM_AGE_MS, TEAMS_ASKED_MAX],
+        |row| Ok(AskAfter { team_id: row.get()?, is_given_up: row.get()? }),
+    )
+}
+
+/// What the object said: a team that it does not hold leaves the registry.
+pub fn asked(tx: &Tx, team_id: &TeamId, is_gone: bool) -> Result<()> {
+    if !is_gone {
+        return mark_deleting(tx, team_id);
+    }
+    tx.execute("DELETE FROM registry WHERE id = ?1 AND state <> 'active'", params![team_id])
 }
 
 /// The state of a team in the registry, for the operator.
@@ -171,8 +216,12 @@ pub fn finish(
     Ok(answer)
 }
 
-/// Leaves the key free, since the team could not be made.
-pub fn abandon(tx: &Tx, wanted: &Wanted) -> Result<()> {
+/// Leaves the key free, since the team could not be made. Where its object has refused it, it
+/// leaves the registry at once; otherwise nobody knows what is there.
+pub fn abandon(tx: &Tx, wanted: &Wanted, refused: Option<&TeamId>) -> Result<()> {
+    if let Some(team_id) = refused {
+        tx.execute("DELETE FROM registry WHERE id = ?1 AND state = 'creating'", params![team_id])?;
+    }
     tx.execute(
         "DELETE FROM global_idempotency WHERE key = ?1 AND status = ?2",
         params![wanted.key.as_ref(), RUNNING],

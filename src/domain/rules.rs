@@ -38,7 +38,7 @@ pub struct What {
 
 impl What {
     fn to_column(&self) -> Result<String> {
-        let json = serde_json::to_string(self).map_err(|e| Error::internal(e.to_string()))?;
+        let json = json::to_string(self)?;
         // Every rule of a machine is in its configuration.
         if json.len() > RULE_BYTES_MAX {
             return Err(Error::too_large(RULE_BYTES_MAX, "a rule"));

@@ -1,8 +1,9 @@
 //! A session as JSON Lines: its current messages, one a line, as they were sent.
 use crate::api::{Answer, Body, Call, Chunks};
 use crate::auth;
-use crate::domain::{message_pages, sessions};
+use crate::domain::{journal, message_pages, sessions};
 use crate::error::Result;
+use crate::ids::Id;
 use crate::limits::PAGE_ITEMS_MAX;
 use crate::store::Db;
 
@@ -10,6 +11,7 @@ use crate::store::Db;
 /// begins. The body breaks off when the session is deleted, or the caller may not see it any more.
 pub fn get(db: &Db, call: &Call) -> Result<Answer> {
     let session = sessions::seen(db, &call.who, &call.id(0)?)?;
+    db.transaction(|tx| journal::write(tx, call, "session.exported", session.session_id.as_str()))?;
 
     let (who, session_id, revision) = (call.who.clone(), session.session_id, session.revision);
     let mut next = 0;

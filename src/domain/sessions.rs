@@ -223,9 +223,8 @@ pub fn change(tx: &Tx, call: &Call) -> Result<Answer> {
 }
 
 fn must_match(call: &Call, stored: &Stored) -> Result<()> {
-    let Some(header) = call.header("if-match").map(str::trim) else { return Ok(()) };
     let tag = stored.tag();
-    if header == "*" || header.split(',').any(|given| given.trim() == tag) {
+    if call.names_tag("if-match", &tag).unwrap_or(true) {
         return Ok(());
     }
     Err(Error::revision_mismatch(stored.revision).with("etag", tag))

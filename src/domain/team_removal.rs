@@ -2,6 +2,7 @@
 //! (`maintain/teams.rs`), and a deleted team's row goes last.
 use crate::api::{Answer, Call};
 use crate::auth::Role;
+use crate::domain::registry::AskAfter;
 use crate::domain::{journal, teams};
 use crate::error::{Error, Result};
 use crate::guard;
@@ -29,7 +30,8 @@ pub fn wipe(tx: &Tx, call: &Call) -> Result<Answer> {
 
     let team_id = &call.who.team_id;
     let changed = tx.execute_counted(
-        "UPDATE teams SET removing = 'wipe', epoch = ?2, revision = revision + 1
+        "UPDATE teams
+            SET removing = 'wipe', import_json = NULL, epoch = ?2, revision = revision + 1
           WHERE id = ?1 AND removing IS NULL",
         params![team_id, &hex(&tx.random::<4>())],
     )?;
@@ -56,9 +58,27 @@ pub fn delete(tx: &Tx, call: &Call) -> Result<Answer> {
 }
 
 /// As [`delete`], for the operator; `404` for a team that is not there.
-pub fn delete_for_operator(tx: &Tx, team_id: &TeamId, body: &Confirmed) -> Result<()> {
+pub fn delete_for_operator(
+    tx: &Tx,
+    team_id: &TeamId,
+    body: &Confirmed,
+    request_id: &str,
+) -> Result<()> {
     must_be_name(tx, team_id, body)?;
+    journal::write_for_operator(tx, team_id, "team.deleted", request_id)?;
     mark_deleted(tx, team_id)
+}
+
+/// Answers whether the object holds no such team; where its making was given up, deletes it.
+pub fn ask_after(tx: &Tx, asked: &AskAfter) -> Result<bool> {
+    let found =
+        tx.query_optional("SELECT 1 FROM teams WHERE id = ?1", params![&asked.team_id], |row| {
+            row.get::<i64>()
+        })?;
+    if found.is_some() && asked.is_given_up {
+        mark_deleted(tx, &asked.team_id)?;
+    }
+    Ok(found.is_none())
 }
 
 /// Whether the object holds no team any more, so that it may go.

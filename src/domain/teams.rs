@@ -225,7 +225,7 @@ pub fn change(tx: &Tx, call: &Call) -> Result<Answer> {
     if (&name, &retention) == (&before.name, &before.retention) {
         return call.versioned(200, &before, before.revision);
     }
-    let kept = serde_json::to_string(&retention).map_err(|e| Error::internal(e.to_string()))?;
+    let kept = json::to_string(&retention)?;
     tx.execute(
         "UPDATE teams SET name = ?2, retention_json = ?3, revision = revision + 1 WHERE id = ?1",
         params![&before.id, &name, &kept],

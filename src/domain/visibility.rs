@@ -149,7 +149,7 @@ pub fn sessions_seen(
     if session_ids.is_empty() {
         return Ok(HashSet::new());
     }
-    let ids = serde_json::to_string(session_ids).map_err(|e| Error::internal(e.to_string()))?;
+    let ids = crate::json::to_string(session_ids)?;
     let stored = db.query(
         "SELECT s.id, s.origins_json
            FROM json_each(?1) j CROSS JOIN sessions s ON s.team_id = ?2 AND s.id = j.value
@@ -189,7 +189,7 @@ fn select<C: FromIterator<String>>(
     who: &Principal,
     ids: &[&str],
 ) -> Result<C> {
-    let ids = serde_json::to_string(ids).map_err(|e| Error::internal(e.to_string()))?;
+    let ids = crate::json::to_string(ids)?;
     let found =
         db.query(sql, params![&ids, &who.team_id, &who.principal_id], |row| row.get::<String>())?;
     Ok(found.into_iter().collect())

@@ -17,8 +17,9 @@ pub async fn to_object(
     request: &mut Request,
     payload: Payload,
 ) -> Result<Response> {
+    let body = body(head, request, payload).await.map_err(http::broken_off)?;
     let sent = async {
-        let forwarded = forwarded(head, request, payload).await?;
+        let forwarded = forwarded(head, request, body)?;
         env.durable_object(binding)?.get_by_name(name)?.fetch_with_request(forwarded).await
     };
     sent.await.map_err(|error| http::thrown(&error))
@@ -48,11 +49,7 @@ pub async fn ask<T: DeserializeOwned>(
 }
 
 /// The request with nothing in it but what objects read, so no client sets an internal header.
-async fn forwarded(
-    head: &Head,
-    request: &mut Request,
-    payload: Payload,
-) -> worker::Result<Request> {
+fn forwarded(head: &Head, request: &Request, body: Sent) -> worker::Result<Request> {
     let headers = Headers::new();
     for (name, value) in &head.headers {
         // The platform upgrades nothing but a GET.
@@ -69,7 +66,7 @@ async fn forwarded(
     }
     let mut init = RequestInit::new();
     init.with_method(request.method());
-    match body(head, request, payload).await? {
+    match body {
         Sent::Nothing => {}
         Sent::Stream(stream) => {
             init.with_body(Some(stream.into()));

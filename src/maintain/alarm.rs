@@ -6,6 +6,7 @@
 //! Every construction sets a missing alarm; every write sets it to [`after_write`] if that says so.
 use super::STEPS;
 use super::work::{Walks, earliest};
+use crate::domain::registry;
 use crate::error::Result;
 use crate::limits::{ALARM_WAIT_MS_MAX, PASS_BACKLOG_WAIT_MS, PASS_WAIT_MS, SAFE_INTEGER_MAX};
 use crate::params;
@@ -50,7 +51,8 @@ pub fn next(db: &Db, outside: &Outside) -> Result<Option<i64>> {
         |row| row.get(),
     )?;
     let link = outside.is_linked.then_some(db.now_ms + PASS_WAIT_MS);
-    let next = earliest([pass, delivery, link, outside.sockets_expire_at]);
+    let teams = registry::asked_at(db)?;
+    let next = earliest([pass, delivery, link, outside.sockets_expire_at, teams]);
     Ok(next.map(|at| at.min(db.now_ms + ALARM_WAIT_MS_MAX)))
 }
 

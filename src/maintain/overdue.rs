@@ -3,6 +3,7 @@
 use super::work::{Batch, Walks, Work, earliest};
 use crate::domain::events::{self, Event, Stage};
 use crate::domain::operations::{self, Asked};
+use crate::domain::sessions;
 use crate::error::Result;
 use crate::ids::{
     ContinuationId, EffectId, Id, MachineId, OperationId, SessionId, SourceId, TeamId,
@@ -111,6 +112,8 @@ fn continuations(tx: &Tx) -> Result<usize> {
             stage: Stage::Last,
         };
         events::record(tx, team_id, &event)?;
+        // It may have been asked for while another source's version was the current one.
+        sessions::end_events(tx, team_id, session_id, "continuation", id.as_str())?;
     }
     Ok(overdue.len())
 }

@@ -1,6 +1,6 @@
 //! Teams that are being deleted or wiped, table by table in batches. A wipe keeps the team, its
 //! people, machines, sources and apps; a deletion ends with the team's row, after which the shell
-//! may destroy the object ([`is_empty`]).
+//! may destroy the object.
 use super::work::{AT_ONCE, Batch, Walks, Work, json};
 use crate::error::Result;
 use crate::ids::TeamId;
@@ -21,11 +21,6 @@ pub fn due(db: &Db, _walks: &Walks) -> Result<Option<i64>> {
         |row| row.get::<i64>(),
     )?;
     Ok(waits.map(|_| AT_ONCE))
-}
-
-/// Whether no team is left.
-pub fn is_empty(db: &Db) -> Result<bool> {
-    db.query_one("SELECT NOT EXISTS (SELECT 1 FROM teams)", params![], |row| row.get())
 }
 
 struct Table {

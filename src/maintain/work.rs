@@ -177,5 +177,5 @@ impl Rows {
 
 /// Keys as one JSON parameter.
 pub fn json(keys: &impl serde::Serialize) -> Result<String> {
-    serde_json::to_string(keys).map_err(|e| crate::error::Error::internal(e.to_string()))
+    crate::json::to_string(keys)
 }

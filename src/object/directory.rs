@@ -1,7 +1,7 @@
 //! The Directory: one object that says which teams a server has, and has their objects make them.
 use super::host::Host;
 use super::http::{self, Head};
-use super::{BACKLOG_AGE, DELETE_TEAM, MAKE_TEAM, TEAM_DELETED, alarm, config};
+use super::{ASK_AFTER, BACKLOG_AGE, DELETE_TEAM, MAKE_TEAM, TEAM_DELETED, alarm, config};
 use crate::api::{self, Answer, Payload};
 use crate::domain::registry::{self, Begun, DeleteTeam, MakeTeam, Wanted};
 use crate::error::{Error, Result};
@@ -42,9 +42,14 @@ impl DurableObject for Directory {
         self.host.show_cost(http::whole(answer, &head.request_id)?, before)
     }
 
-    /// Removes what has expired.
+    /// Removes what has expired, and asks after teams that are neither active nor gone.
     async fn alarm(&self) -> worker::Result<Response> {
         alarm::run(&self.host, || Ok(())).await;
+        if !self.host.clock.is_by_test()
+            && let Err(error) = self.ask_after_teams().await
+        {
+            worker::console_error!("who is left? {}", error.message);
+        }
         Response::empty()
     }
 }
@@ -104,9 +109,11 @@ impl Directory {
                 Ok(Made::Team(created)) => {
                     registry::finish(tx, server_id, &wanted, &team_id, &created)
                 }
-                Ok(Made::Refused(answer)) => registry::abandon(tx, &wanted).map(|()| answer),
+                Ok(Made::Refused(answer)) => {
+                    registry::abandon(tx, &wanted, Some(&team_id)).map(|()| answer)
+                }
                 Err(error) => {
-                    registry::abandon(tx, &wanted)?;
+                    registry::abandon(tx, &wanted, None)?;
                     Ok(Answer::refusal(error, asked.request_id))
                 }
             }
@@ -129,8 +136,7 @@ impl Directory {
         let state = self.host.run(|db| registry::state(db, &team_id))?;
         if state != "deleting" {
             let wanted = DeleteTeam { team_id: team_id.clone(), confirmed };
-            let wanted =
-                serde_json::to_string(&wanted).map_err(|e| Error::internal(e.to_string()))?;
+            let wanted = json::to_string(&wanted)?;
             let sent = self.send(&team_id, DELETE_TEAM, wanted, asked.request_id, headers);
             let (status, body) = sent.await.map_err(|error| http::thrown(&error))?;
             // An object that holds no such team: it was never made, or is gone already.
@@ -140,6 +146,31 @@ impl Directory {
         }
         self.host.run(|db| db.transaction(|tx| registry::mark_deleting(tx, &team_id)))?;
         registry::deleting(server_id, &team_id)
+    }
+
+    /// One after the other: the alarm comes again while any is left.
+    async fn ask_after_teams(&self) -> Result<()> {
+        if self.host.open()?.is_none() {
+            return Ok(());
+        }
+        for asked in self.host.run(registry::unsettled)? {
+            let body = json::to_string(&asked)?;
+            let sent = self.send(&asked.team_id, ASK_AFTER, body, "", &Headers::new()).await;
+            let is_gone = match sent {
+                Ok((200, body)) => body == "true",
+                Ok((status, body)) => {
+                    worker::console_error!("{}: {status} {body}", asked.team_id);
+                    continue;
+                }
+                Err(error) => {
+                    worker::console_error!("{}: {error}", asked.team_id);
+                    continue;
+                }
+            };
+            let team_id = &asked.team_id;
+            self.host.run(|db| db.transaction(|tx| registry::asked(tx, team_id, is_gone)))?;
+        }
+        Ok(())
     }
 
     fn is_running(&self, key: &str, now_ms: i64) -> bool {
@@ -157,7 +188,7 @@ impl Directory {
         headers: &Headers,
     ) -> Result<Made> {
         let make = MakeTeam { server_id, team_id, team: &wanted.team };
-        let body = serde_json::to_string(&make).map_err(|e| Error::internal(e.to_string()))?;
+        let body = json::to_string(&make)?;
         let sent = self.send(team_id, MAKE_TEAM, body, asked.request_id, headers);
         let (status, body) = sent.await.map_err(|error| http::thrown(&error))?;
         if status != 201 {

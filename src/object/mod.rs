@@ -9,7 +9,7 @@ pub mod http;
 mod sockets;
 
 use crate::api::{self, Answer, Body, Chunks, Config, Intake, Job, Plane, Reply};
-use crate::domain::registry::{DeleteTeam, MakeTeam};
+use crate::domain::registry::{AskAfter, DeleteTeam, MakeTeam};
 use crate::domain::{links, team_removal, teams};
 use crate::error::{Code, Error, Result};
 use crate::json;
@@ -32,6 +32,8 @@ use worker::{
 /// that is not below `/v1`.
 const MAKE_TEAM: &str = "/internal/teams";
 const DELETE_TEAM: &str = "/internal/teams/delete";
+/// Where the Directory asks whether a team is still there.
+const ASK_AFTER: &str = "/internal/teams/ask";
 
 /// Where the edge says that an owner has deleted the team whose id follows.
 pub const TEAM_DELETED: &str = "/internal/deleted-teams/";
@@ -136,14 +138,26 @@ impl Object {
             return self.host.backlog_age().await;
         }
         if self.host.open()?.is_none() {
-            return Err(Error::unauthenticated());
+            // Whoever asks after a team learns that it is gone.
+            return match head.path.as_str() {
+                ASK_AFTER => Ok(Answer::json(200, "true".into())),
+                _ => Err(Error::unauthenticated()),
+            };
+        }
+        if head.path == ASK_AFTER {
+            let body = http::body(request).await?;
+            let asked: AskAfter = json::body(&body.unwrap_or_default())?;
+            let is_gone =
+                self.run(|plane| plane.db.transaction(|tx| team_removal::ask_after(tx, &asked)))?;
+            return Ok(Answer::json(200, is_gone.to_string()));
         }
         if head.path == DELETE_TEAM {
             let body = http::body(request).await?;
             let wanted: DeleteTeam = json::body(&body.unwrap_or_default())?;
             return self.run(|plane| {
+                let DeleteTeam { team_id, confirmed } = &wanted;
                 plane.db.transaction(|tx| {
-                    team_removal::delete_for_operator(tx, &wanted.team_id, &wanted.confirmed)
+                    team_removal::delete_for_operator(tx, team_id, confirmed, &head.request_id)
                 })?;
                 Ok(Answer { status: 202, ..Answer::default() })
             });
@@ -284,7 +298,7 @@ impl Object {
                 teams::create(tx, &wanted.team_id, &wanted.team)
             })
         })?;
-        let body = serde_json::to_string(&created).map_err(|e| Error::internal(e.to_string()))?;
+        let body = json::to_string(&created)?;
         Ok(Answer::json(201, body))
     }
 }

@@ -136,6 +136,12 @@ fn mismatch<T>(wanted: &str, cell: &Cell) -> Result<T> {
     Err(Error::internal(format!("a column holds {found}, not {wanted}")))
 }
 
+/// Whatever it is.
+impl FromCell for Cell {
+    fn from_cell(cell: Cell) -> Result<Self> {
+        Ok(cell)
+    }
+}
 impl FromCell for i64 {
     fn from_cell(cell: Cell) -> Result<Self> {
         match cell {

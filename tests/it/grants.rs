@@ -1,6 +1,7 @@
 use crate::team::{Person, Publisher, Team};
 use serde_json::{Value as Json, json};
 use teamplane::auth::Role;
+use teamplane::limits::GRANTS_PER_SUBJECT_MAX;
 
 struct Scene {
     team: Team,
@@ -180,6 +181,29 @@ fn every_grant_is_listed_once_over_the_pages() {
         seen.dedup();
         assert_eq!(seen.len(), 10);
     }
+}
+
+#[test]
+fn a_subject_has_so_many_grants_as_go_with_it_at_once() {
+    let scene = scene();
+    let bob = scene.team.person("Bob", Role::Member);
+    let fill = |count: usize| {
+        scene.team.sql(&format!(
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})
+             INSERT INTO session_grants SELECT '{}', 's' || i, 'principal', '{}', 'read', 0 FROM n
+              WHERE true ON CONFLICT DO NOTHING",
+            scene.team.id, bob.id
+        ));
+    };
+    fill(GRANTS_PER_SUBJECT_MAX - 1);
+    assert_eq!(scene.put(&scene.custodian.token, &scene.to(&bob), "read"), 200);
+    // What is granted already may change.
+    assert_eq!(scene.put(&scene.custodian.token, &scene.to(&bob), "continue"), 200);
+    scene.team.delete(&scene.custodian.token, &scene.to(&bob));
+    fill(GRANTS_PER_SUBJECT_MAX);
+    assert_eq!(scene.put(&scene.custodian.token, &scene.to(&bob), "read"), 409);
+    scene.team.delete(&scene.team.owner, &format!("/members/{}", bob.id));
+    assert_eq!(scene.team.count("SELECT count(*) FROM session_grants"), 0);
 }
 
 #[test]

@@ -75,6 +75,26 @@ fn a_heartbeat_says_that_the_machine_is_there_by_the_servers_time() {
 }
 
 #[test]
+fn a_machines_own_clock_says_nothing_of_its_presence() {
+    let team = Team::new();
+    let machine = team.publisher("laptop");
+    let now = team.now_ms.get();
+    let times = [Some(now - 3 * 3_600_000), Some(now + 3 * 3_600_000), Some(0), None];
+    for (sequence, since) in (1..).zip(times) {
+        let mut body = body(sequence);
+        let one = json!({ "harness": "codex", "native_id": "n", "turn": "agent", "since": since });
+        body["activity"] = json!([one]);
+        let got = beat(&team, &machine, body);
+        assert_eq!(got.data(200)["machine"]["last_seen_at"], now);
+    }
+    let connection = || team.get(&team.owner, &address(&machine)).data(200)["connection"].clone();
+    team.advance(LINK_GRACE_MS);
+    assert_eq!(connection(), "unlinked");
+    team.advance(1);
+    assert_eq!(connection(), "offline");
+}
+
+#[test]
 fn a_bad_heartbeat_is_refused_by_its_field_and_writes_nothing() {
     let team = Team::new();
     let machine = team.publisher("laptop");

@@ -20,7 +20,8 @@ const LANDED: &[(&str, &str)] = &[
     ("0006_events", "3b3dab7769471da5440750f79584c8056d58bc8b186ff65adb82dd34df2eb7f4"),
     ("0007_apps", "4388a3eb4365eca6ea47298799c80dc913fb2e261759cc9574d2799f017bb438"),
     ("0008_retention", "1c3b85ed41d049ae9e207ee0e5cf171f9f064f21c7af8ebe6973a840318d6159"),
-    ("0009_content", "1a5d653474038f6973a7c586d70160e788f1f52edc670ee58ca7f90b2b460091"),
+    ("0009_transfer", "2f117abb26c437903fa93e4055630949bdb7c73267612fd79dd2b2b9dda9eb06"),
+    ("0010_content", "a722d8f391d917312924ec657a34a5e2b50bf096e885b444da7693a52ca1aee2"),
 ];
 
 #[test]
@@ -64,11 +65,10 @@ fn a_store_filled_under_the_base_schema_reads_as_before() {
         team.get(&laptop.token, &path).items().clone()
     };
     let before = (read(1), read(2));
-    let server_id = team.server_id.clone();
-    migrate::initialise(&team.db(), &server_id).unwrap();
+    team.migrate();
     assert_eq!((read(1), read(2)), before);
     // Applying what is applied already changes nothing.
-    migrate::initialise(&team.db(), &server_id).unwrap();
+    migrate::initialise(&team.db(), &team.server_id).unwrap();
     assert_eq!(team.count("SELECT count(*) FROM server"), 1);
     assert_eq!(team.count("SELECT schema_version FROM server"), SCHEMA_VERSION);
 }

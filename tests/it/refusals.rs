@@ -36,6 +36,8 @@ const ROWS: &[Row] = &[
     row("PATCH",  "", r"{}",                                    [200, 200, 403, 403, 403, 403]),
     row("DELETE", "", r#"{"confirm":"Acme"}"#,                  [202, 403, 403, 403, 403, 403]),
     row("POST",   "/wipe", r#"{"confirm":"Acme"}"#,             [200, 403, 403, 403, 403, 403]),
+    row("GET",    "/export", "",                                [200, 200, 403, 403, 403, 403]),
+    row("POST",   "/import", "{page}",                          [409, 403, 403, 403, 403, 403]),
     row("GET",    "/me", "", ALL),
     row("GET",    "/members", "", READS),
     row("POST",   "/members", r#"{"name":"n","role":"viewer"}"#, [201, 201, 403, 403, 403, 403]),
@@ -140,6 +142,7 @@ fn world() -> World {
     let group = team.post(&team.owner, "/groups", json!({ "name": "g" })).data(201)["id"].clone();
     let credential = team.get(&ada.token, "/me").data(200)["credential"]["id"].clone();
     let subject = team.person("subject", Role::Viewer);
+    let page = String::from_utf8(team.get(&team.owner, "/export").bytes).unwrap();
     let id = |value: serde_json::Value| value.as_str().unwrap().to_owned();
     let none = |kind: &str| format!("{kind}_{}", "0".repeat(32));
     let names = vec![
@@ -160,6 +163,7 @@ fn world() -> World {
         ("{ref}", format!("sha256:{}", "0".repeat(64))),
         ("{attachment}", none("attachment")),
         ("{operation}", none("operation")),
+        ("{page}", page),
         ("{0}", "0".repeat(32)),
         ("{64}", "0".repeat(64)),
     ];
@@ -261,10 +265,8 @@ fn an_app_gets_through_where_the_route_names_a_scope_of_its_own_and_nowhere_else
             let asked = route.apps.unwrap_or(&["never"]);
             let admitted = asked.is_empty() || asked.contains(scope);
             let answer = shared.call(token, row, shared.team.id_text());
-            let fits = match admitted {
-                true => answer.status != 403,
-                false => answer.status == row.expected[5],
-            };
+            let fits =
+                if admitted { answer.status != 403 } else { answer.status == row.expected[5] };
             if !fits {
                 wrong.push(format!("{} {} with {scope}: {}", row.method, row.path, answer.json));
             }

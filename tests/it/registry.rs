@@ -1,10 +1,11 @@
 use crate::team::{START_MS, Team};
 use serde_json::{Value as Json, json};
 use teamplane::api::{Answer, Body, Request};
-use teamplane::domain::registry::{self, Begun, Wanted};
+use teamplane::domain::registry::{self, AskAfter, Begun, Wanted};
+use teamplane::domain::team_removal;
 use teamplane::error::Result;
-use teamplane::ids::TeamId;
-use teamplane::limits::DAY_MS;
+use teamplane::ids::{Id, TeamId};
+use teamplane::limits::{DAY_MS, MAKE_TEAM_AGE_MS, TEAMS_ASKED_MS};
 
 const BODY: &str = r#"{"name":"Acme","owner":{"name":"Ada"}}"#;
 
@@ -146,12 +147,60 @@ fn a_repeated_request_waits_for_one_that_runs_and_resumes_one_that_died() {
 fn a_failure_leaves_the_key_free() {
     let store = Team::new();
     begun(&store, &keyed(BODY));
-    store.db().transaction(|tx| registry::abandon(tx, &keyed(BODY))).expect("it is given up");
+    store.db().transaction(|tx| registry::abandon(tx, &keyed(BODY), None)).expect("it is given up");
     assert_eq!(states(&store), (1, 0, 0));
 
     let other = keyed(r#"{"name":"Other","owner":{"name":"Ada"}}"#);
     let team_id = begun(&store, &other);
     finish(&store, &other, &team_id);
-    store.db().transaction(|tx| registry::abandon(tx, &other)).expect("nothing to give up");
+    store.db().transaction(|tx| registry::abandon(tx, &other, None)).expect("nothing to give up");
     assert_eq!(states(&store), (1, 1, 1));
+}
+
+#[test]
+fn teams_that_are_neither_active_nor_gone_are_asked_after() {
+    let store = Team::new();
+    let db = || store.db();
+    assert_eq!(registry::asked_at(&db()), Ok(None));
+    let refused = begun(&store, &keyed(BODY));
+    db().transaction(|tx| registry::abandon(tx, &keyed(BODY), Some(&refused))).unwrap();
+    assert_eq!(states(&store), (0, 0, 0));
+    let lost = begun(&store, &keyed(BODY));
+    db().transaction(|tx| registry::abandon(tx, &keyed(BODY), None)).unwrap();
+    let made = begun(&store, &keyed(BODY));
+    finish(&store, &keyed(BODY), &made);
+    // A day long the same key might have gone on with it.
+    assert_eq!(registry::asked_at(&db()), Ok(Some(START_MS + MAKE_TEAM_AGE_MS)));
+    store.now_ms.set(START_MS + MAKE_TEAM_AGE_MS - 1);
+    assert!(registry::unsettled(&db()).unwrap().is_empty());
+    store.advance(1);
+    let asked = registry::unsettled(&db()).unwrap();
+    assert_eq!((asked.len(), &asked[0].team_id, asked[0].is_given_up), (1, &lost, true));
+    // Its object has it after all, so it is being deleted.
+    db().transaction(|tx| registry::asked(tx, &lost, false)).unwrap();
+    db().transaction(|tx| registry::mark_deleting(tx, &made)).unwrap();
+    assert_eq!(registry::asked_at(&db()), Ok(Some(store.now_ms.get() + TEAMS_ASKED_MS)));
+    assert_eq!(registry::unsettled(&db()).unwrap().len(), 2);
+    for team_id in [&lost, &made] {
+        db().transaction(|tx| registry::asked(tx, team_id, true)).unwrap();
+    }
+    assert_eq!(store.count("SELECT count(*) FROM registry"), 0);
+    assert_eq!(registry::asked_at(&db()), Ok(None));
+}
+
+#[test]
+fn a_team_whose_making_was_given_up_is_deleted_where_it_is() {
+    let store = Team::new();
+    let ask = |team_id: &TeamId, is_given_up| {
+        let asked = AskAfter { team_id: team_id.clone(), is_given_up };
+        store.db().transaction(|tx| team_removal::ask_after(tx, &asked)).unwrap()
+    };
+    let none = TeamId::from_hex(&"9".repeat(32));
+    assert!(ask(&none, true));
+    assert!(!ask(&store.id, false));
+    assert!(store.is_accepted(&store.owner));
+    assert!(!ask(&store.id, true));
+    assert!(!store.is_accepted(&store.owner));
+    store.settle();
+    assert!(ask(&store.id, false));
 }

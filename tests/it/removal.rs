@@ -3,6 +3,8 @@ use crate::capture::messages;
 use crate::team::Team;
 use serde_json::{Value as Json, json};
 use teamplane::auth::Role;
+use teamplane::domain::team_removal::{Confirmed, delete_for_operator};
+use teamplane::ids::{Id, TeamId};
 
 fn drain(team: &Team, token: &str, address: &str) {
     for _ in 0..200 {
@@ -88,4 +90,42 @@ fn only_an_owner_who_names_the_team_removes_it() {
     }
     assert_eq!(team.marks(), marks);
     assert_eq!(team.count("SELECT count(*) FROM teams WHERE removing IS NOT NULL"), 0);
+}
+
+#[test]
+fn after_a_wipe_the_next_heartbeat_writes_again_what_the_last_one_said() {
+    let team = Team::new();
+    let machine = team.publisher("laptop");
+    let path = format!("/machines/{}/heartbeat", machine.machine_id);
+    let beat = |sequence: i64| {
+        let body = json!({ "incarnation_id": "i", "sequence": sequence,
+            "bindings": [{ "id": "b", "harness": "codex", "native_id": "n" }],
+            "roots": [{ "id": "r", "name": "root", "harnesses": [] }],
+            "activity": [{ "harness": "codex", "native_id": "n", "turn": "busy" }] });
+        team.post(&machine.token, &path, body).data(200)["unbound_bindings"].clone()
+    };
+    let count = || {
+        ["bindings", "session_activity"]
+            .map(|table| team.count(&format!("SELECT count(*) FROM {table}")))
+    };
+    assert_eq!((beat(1), count()), (json!(["b"]), [1, 1]));
+    assert_eq!(team.post(&team.owner, "/wipe", json!({ "confirm": "Acme" })).status, 200);
+    // Beside the wipe it would write what goes with the rest.
+    beat(2);
+    team.settle();
+    assert_eq!(count(), [0, 0]);
+    assert_eq!((beat(3), count()), (json!(["b"]), [1, 1]));
+}
+
+#[test]
+fn the_operators_deletion_stands_in_the_journal() {
+    let team = Team::new();
+    let confirmed = Confirmed { confirm: "Acme".into() };
+    let delete = |id: &TeamId| {
+        team.db().transaction(|tx| delete_for_operator(tx, id, &confirmed, "request_1"))
+    };
+    assert_eq!(delete(&TeamId::from_hex(&"9".repeat(32))).unwrap_err().code.status(), 404);
+    delete(&team.id).unwrap();
+    let lines = team.lines("SELECT principal_id, action, request_id FROM journal");
+    assert_eq!(lines, ["operator team.deleted request_1"]);
 }

@@ -1,7 +1,9 @@
 //! What every request goes through before its handler: rate, media type, size, fullness.
 use crate::capture::messages;
 use crate::team::Team;
-use serde_json::json;
+use serde_json::{Value as Json, json};
+use teamplane::api::ROUTES;
+use teamplane::auth::Role;
 use teamplane::limits::{DAY_MS, JSON_BYTES_MAX, MACHINE_TOKEN_AGE_MS, PART_BYTES_MAX};
 
 #[test]
@@ -139,4 +141,110 @@ fn a_list_is_no_object() {
     let got = team.send(&team.owner, "PATCH", "", &[], Some(b"[\"other\"]"));
     assert_eq!(got.status, 400);
     assert_eq!(team.get(&team.owner, "").data(200)["name"], "Acme");
+}
+
+#[test]
+fn no_struct_is_read_from_a_list_however_deep_it_is() {
+    let team = Team::new();
+    let laptop = team.publisher("laptop");
+    let send = |token: &str, method: &str, path: &str, body: &str| {
+        let got = team.send(token, method, path, &[], Some(body.as_bytes()));
+        let (status, code, field) = got.refusal();
+        assert_eq!((status, code), (400, "invalid_request"), "{body}: {}", got.json);
+        field.to_owned()
+    };
+    let begin = |rest: &str| format!(r#"{{"harness":"h","native_id":"n",{rest}}}"#);
+    let beat =
+        |rest: &str| format!(r#"{{"incarnation_id":"i","sequence":1,"bindings":[],{rest}}}"#);
+    let beats = format!("/machines/{}/heartbeat", laptop.machine_id);
+    let upload = format!("upload_{}", "0".repeat(32));
+    for (token, method, path, body, field) in [
+        (&team.owner, "PATCH", "", r#"{"retention":[1,2,3,4]}"#.to_owned(), "retention"),
+        (&laptop.token, "POST", "/captures", begin(r#""base":[1,1]"#), "base"),
+        (
+            &laptop.token,
+            "POST",
+            "/captures",
+            begin(&format!(r#""artifacts":[["b","{upload}","n"]]"#)),
+            "artifacts[0]",
+        ),
+        (&laptop.token, "POST", &*beats, beat(r#""roots":[["r","n",[]]]"#), "roots[0]"),
+        (
+            &laptop.token,
+            "POST",
+            &*beats,
+            beat(r#""roots":[],"activity":[["h","n","t",1]]"#),
+            "activity[0]",
+        ),
+        (
+            &laptop.token,
+            "POST",
+            &*format!("/uploads/{upload}/chunks"),
+            r#"{"chunks":[[1,"x"]]}"#.to_owned(),
+            "chunks[0]",
+        ),
+    ] {
+        assert_eq!(send(token, method, path, &body), field, "{body}");
+    }
+    let capture = team.begin(&laptop.token, json!({ "harness": "h", "native_id": "n" }));
+    let path = format!("/captures/{capture}/parts/0");
+    let field = send(&laptop.token, "PUT", &path, r#"{"messages":[[0,"user","text"]]}"#);
+    assert!(field.starts_with("messages[0]"), "{field}");
+}
+
+#[test]
+fn a_full_store_is_the_last_reason_to_refuse_and_what_it_refuses_is_undone() {
+    let mut team = Team::new();
+    let viewer = team.person("viewer", Role::Viewer).token;
+    let body = br#"{"name":"g"}"#;
+    let key = [("idempotency-key", "k")];
+    let first = team.send(&team.owner, "POST", "/groups", &key, Some(body));
+    assert_eq!(first.status, 201);
+    team.get(&viewer, "/me");
+    team.config.store_bytes_max = 1_000;
+    let marks = team.marks();
+    let post = |token: &str, body: Json| team.post(token, "/groups", body);
+    assert_eq!(post(&team.owner, json!({ "name": 1 })).refusal(), (400, "invalid_request", "name"));
+    assert_eq!(post(&viewer, json!({ "name": "g" })).refusal(), (403, "forbidden", ""));
+    let none = format!("/sessions/session_{}/continuations", "0".repeat(32));
+    assert_eq!(team.post(&team.owner, &none, json!({})).refusal().0, 404);
+    assert_eq!(post(&team.owner, json!({ "name": "g" })).refusal(), (507, "storage_full", ""));
+    let commit = format!("/uploads/upload_{}/commit", "0".repeat(32));
+    assert_eq!(team.post(&team.owner, &commit, json!({})).refusal().0, 404);
+    assert_eq!(team.marks(), marks);
+    // What was done before is answered again.
+    let again = team.send(&team.owner, "POST", "/groups", &key, Some(body));
+    assert_eq!(again.data(201), first.data(201));
+}
+
+#[test]
+fn an_answer_is_repeated_only_to_who_may_still_ask() {
+    let team = Team::new();
+    let admin = team.person("admin", Role::Admin);
+    let create = || {
+        let key = [("idempotency-key", "k")];
+        team.send(&admin.token, "POST", "/members", &key, Some(br#"{"name":"n","role":"viewer"}"#))
+    };
+    assert_eq!(create().status, 201);
+    let marks = team.marks();
+    assert_eq!(create().header("idempotent-replayed"), Some("true"));
+    assert_eq!(team.marks(), marks, "trying it anew leaves nothing");
+    assert_eq!(team.count("SELECT count(*) FROM memberships"), 3);
+    let path = format!("/members/{}", admin.id);
+    assert_eq!(team.patch(&team.owner, &path, json!({ "role": "member" })).status, 200);
+    assert_eq!(create().refusal(), (403, "forbidden", ""));
+}
+
+#[test]
+fn a_get_asks_no_media_type() {
+    let team = Team::new();
+    let text = [("content-type", "text/plain")];
+    for route in ROUTES.iter().filter(|route| route.method == "GET" && !route.path.contains('{')) {
+        let got = team.send(&team.owner, "GET", route.path, &text, None);
+        assert_eq!(got.status, 200, "{}", route.path);
+    }
+    for path in ["/members", "/sessions", "/events"] {
+        let got = team.get(&team.owner, &format!("{path}?limit=%2B5"));
+        assert_eq!(got.refusal(), (400, "invalid_request", "limit"));
+    }
 }

@@ -125,6 +125,20 @@ fn a_continuation_runs_out_after_a_day() {
 }
 
 #[test]
+fn an_expired_continuation_has_no_current_event_under_any_source_of_its_session() {
+    let w = world();
+    w.id(json!({}));
+    let begin = json!({ "harness": "codex", "native_id": "n2", "session_id": w.session });
+    let second = w.team.publisher_of(&w.home.custodian_id, "second");
+    w.team.publish_with(&second.token, begin, &messages(0, 3, "carried on"));
+    w.team.advance(DAY_MS);
+    w.team.settle();
+    assert_eq!(w.team.last_event().2["state"], "expired");
+    let current = "SELECT count(*) FROM event_resources WHERE resource_kind = 'continuation'";
+    assert_eq!(w.team.count(current), 0);
+}
+
+#[test]
 fn a_bad_continuation_is_refused_and_writes_nothing() {
     let w = world();
     let unknown = format!("upload_{}", "0".repeat(32));

@@ -144,7 +144,7 @@ test('a preflight is answered before anything is asked of the request', async ()
   assert.equal(answer.status, 204);
   assert.equal(answer.headers.get('access-control-allow-origin'), CONSOLE);
   assert.match(answer.headers.get('access-control-allow-methods'), /PATCH/);
-  assert.match(answer.headers.get('access-control-allow-headers'), /Authorization.*If-Match/);
+  assert.match(answer.headers.get('access-control-allow-headers'), /Authorization.*If-Match.*If-Range/);
   assert.ok(Number(answer.headers.get('access-control-max-age')) > 0);
 
   const refused = await ask('https://evil.example');
@@ -207,6 +207,14 @@ test('a body without a length is read where it keeps to the limit', async () => 
   const { status } = await sendRaw(`${request}${body.length.toString(16)}\r\n${body}\r\n0\r\n\r\n`);
 
   assert.equal(status, 201);
+});
+
+test('a body whose chunks are broken is refused as the caller\'s', async () => {
+  const headers = [`Authorization: Bearer ${token}`, ...streamed];
+  const request = head(`POST /v1/teams/${team.id}/members HTTP/1.1`, headers);
+  const { status, text } = await sendRaw(`${request}5\r\n{"a":\r\nzz\r\n`);
+
+  assert.equal(status, 400, text);
 });
 
 test('no header from outside passes for one of the edge', async () => {

@@ -130,7 +130,7 @@ class Plane {
   async api(method, path, { token, body, headers = {}, now } = {}) {
     const response = await this.fetch(method, path, { token, body, headers, now });
     const text = await response.text();
-    const isJson = response.headers.get('content-type')?.startsWith('application/json');
+    const isJson = /^application\/json(;|$)/.test(response.headers.get('content-type') ?? '');
     return {
       status: response.status,
       headers: response.headers,

@@ -88,6 +88,7 @@ test('an older store is brought up to date by the first request', async () => {
   const madeBy = (pattern) => [...newestMigration().matchAll(pattern)].map((found) => found.slice(1));
   for (const [name] of madeBy(/CREATE TRIGGER (\w+)/g)) await team.query(`DROP TRIGGER ${name}`);
   for (const [name] of madeBy(/CREATE TABLE (\w+)/g)) await team.query(`DROP TABLE ${name}`);
+  for (const [name] of madeBy(/CREATE (?:UNIQUE )?INDEX (\w+)/g)) await team.query(`DROP INDEX IF EXISTS ${name}`);
   for (const [table, column] of madeBy(/ALTER TABLE (\w+) ADD COLUMN (\w+)/g)) {
     await team.query(`ALTER TABLE ${table} DROP COLUMN ${column}`);
   }

@@ -4,11 +4,13 @@ use super::{ESTIMATE_FACTOR, numbers};
 use crate::capture::{messages, session};
 use crate::team::Team;
 use serde_json::json;
-use teamplane::ids::ServerId;
 use teamplane::limits::{BATCH_UNITS_MAX, DAY_MS, MINUTE_MS, UPLOAD_AGE_MS};
 use teamplane::maintain::Outcome;
-use teamplane::store::migrate::{self, SCHEMA_VERSION};
+use teamplane::store::migrate;
 use teamplane::store::native::Native;
+
+/// The schema before the retention migration.
+const BASE_VERSION: i64 = 7;
 
 /// Settles, and fails if a batch was larger than batches may be.
 fn in_bounded_batches(team: &Team) -> Vec<Outcome> {
@@ -341,9 +343,9 @@ fn rows_that_another_source_still_holds_are_not_read_again_and_again() {
 }
 
 #[test]
-fn the_retention_migration_costs_the_same_on_a_large_store() {
+fn migrations_from_retention_on_cost_the_same_on_a_large_store() {
     let cost = |count: u64| {
-        let team = Team::over(Native::open_in_memory(), SCHEMA_VERSION - 1);
+        let team = Team::over(Native::open_in_memory(), BASE_VERSION);
         team.sql(&format!(
             "{0} INSERT INTO messages (team_id, session_id, ordinal, revision, role, digest, value_json)
              SELECT '{1}', 's', i, 1, 'user', 'd', '{{}}' FROM n;
@@ -356,9 +358,8 @@ fn the_retention_migration_costs_the_same_on_a_large_store() {
             numbers(count),
             team.id
         ));
-        let server_id: ServerId = team.server_id.clone();
         let before = team.driver.connection().total_changes();
-        migrate::upgrade(&team.db(), SCHEMA_VERSION - 1, &server_id, SCHEMA_VERSION).unwrap();
+        team.migrate();
         team.driver.connection().total_changes() - before
     };
     assert_eq!(cost(10), cost(5_000));

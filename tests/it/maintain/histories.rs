@@ -15,7 +15,7 @@ use teamplane::ids::{PrincipalId, hex};
 use teamplane::limits::{DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, USER_TOKEN_AGE_MS};
 use teamplane::maintain::{Pass, Slice};
 use teamplane::params;
-use teamplane::store::migrate::{self, SCHEMA_VERSION};
+use teamplane::store::migrate::SCHEMA_VERSION;
 use teamplane::store::native::Native;
 
 /// More of them, and other ones: `npm run soak`.
@@ -86,9 +86,7 @@ impl World {
 
     fn migrate(&mut self) {
         if !self.is_migrated {
-            let server_id = self.team.server_id.clone();
-            let db = self.team.db();
-            migrate::upgrade(&db, BASE_VERSION, &server_id, SCHEMA_VERSION).unwrap();
+            self.team.migrate();
             self.is_migrated = true;
         }
     }
@@ -159,7 +157,8 @@ impl World {
             57..=60 => self.presence(),
             61..=64 => self.belongings(),
             65..=67 => self.retitle(),
-            68..=69 => self.retention(),
+            68 => self.retention(),
+            69 => self.content(),
             70..=72 => self.logs(),
             _ => self.expiring(),
         }
@@ -595,6 +594,43 @@ impl World {
         }
     }
 
+    /// Content that events name, or grants, or nothing; bodies that nobody published.
+    fn content(&mut self) {
+        if !self.is_migrated {
+            return;
+        }
+        let (team, now) = (self.team.id.to_string(), self.now());
+        for _ in 0..=self.random.below(3) {
+            let length = usize::try_from(1 + self.random.below(12)).unwrap();
+            let file = vec![7; if length == 12 { 300_000 } else { length }];
+            let name = format!("sha256:{}", hex(&Sha256::digest(&file)));
+            let path = format!("/content/{name}");
+            let token = self.team.owner.clone();
+            match self.random.below(5) {
+                0 => self.team.sql(&format!(
+                    "INSERT INTO content_refs VALUES ('{team}', '{name}', {length})
+                     ON CONFLICT DO NOTHING"
+                )),
+                1 => self.team.sql(&format!("DELETE FROM content_refs WHERE ref = '{name}'")),
+                2 if self.random.chance(20) => {
+                    let path = format!("{path}/grants/agent");
+                    assert_eq!(self.team.send(&token, "PUT", &path, &[], None).status, 200);
+                }
+                3 => {
+                    let id = self.name("body");
+                    self.team.sql(&format!(
+                        "INSERT INTO staged_bodies VALUES ('{team}', '{id}', {now});
+                         INSERT INTO body_chunks VALUES ('{team}', '{id}', 0, x'00')"
+                    ));
+                }
+                _ => {
+                    let got = self.team.send(&token, "PUT", &path, &[], Some(&file));
+                    assert_eq!(got.status, 204, "{}", got.json);
+                }
+            }
+        }
+    }
+
     fn expiring(&mut self) {
         let (team, now) = (self.team.id.to_string(), self.now());
         let key = self.name("key");
@@ -697,9 +733,12 @@ fn run(seed: u64) -> BTreeSet<&'static str> {
 /// What all histories together must have made retention do.
 const KINDS: &[&str] = &[
     "blobs",
+    "bodies",
+    "body_chunks",
     "captures",
     "chunk_refs",
     "codes",
+    "content",
     "continuations_expired",
     "credentials",
     "cursor_pins",

@@ -2,7 +2,7 @@
 mod api;
 mod cost;
 mod histories;
-mod oracle;
+pub mod oracle;
 mod rules;
 mod starvation;
 

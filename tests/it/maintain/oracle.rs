@@ -2,7 +2,7 @@
 //! reference and no walk: the base tables are copied, the rules run over the copy, and the store
 //! must come to equal it.
 use crate::team::Team;
-use teamplane::limits::{DAY_MS, LINK_GRACE_MS};
+use teamplane::limits::{DAY_MS, HOUR_MS, LINK_GRACE_MS, MINUTE_MS};
 
 /// Every base table that retention touches, with the columns that are compared.
 const TABLES: &[(&str, &str)] = &[
@@ -25,6 +25,9 @@ const TABLES: &[(&str, &str)] = &[
     ("uploads", "team_id, id, state"),
     ("artifact_chunk_refs", "team_id, upload_id, chunk_index, sha256"),
     ("artifact_blobs", "team_id, sha256"),
+    ("content", "team_id, ref"),
+    ("content_grants", "team_id, ref, session_id"),
+    ("body_chunks", "team_id, body_id, chunk_index"),
     ("continuations", "team_id, id, state, settled_at"),
     ("operations", "team_id, id, state, settled_at"),
     ("native_effects", "team_id, id, state"),
@@ -143,6 +146,15 @@ const RULES: &str = "
     DELETE FROM o.artifact_blobs
      WHERE (team_id, sha256) NOT IN (SELECT team_id, sha256 FROM o.artifact_chunk_refs);
 
+    DELETE FROM o.content
+     WHERE created_at + :grace_of_content <= :now
+       AND (team_id, ref) NOT IN (SELECT team_id, ref FROM content_refs
+                                  UNION SELECT team_id, ref FROM o.content_grants);
+    DELETE FROM o.body_chunks
+     WHERE (team_id, body_id) NOT IN (
+           SELECT team_id, body_id FROM o.content
+           UNION SELECT team_id, id FROM staged_bodies WHERE created_at + :hour > :now);
+
     UPDATE o.machine_presence SET linked = 0, lost_at = NULL WHERE lost_at + :grace <= :now;
     DELETE FROM o.machine_presence_events
      WHERE created_at + :day * coalesce((SELECT retention_json ->> 'events_days'
@@ -210,6 +222,8 @@ const QUEUES: &[&str] =
 fn at(sql: &str, now_ms: i64) -> String {
     sql.replace(":now", &now_ms.to_string())
         .replace(":day", &DAY_MS.to_string())
+        .replace(":grace_of_content", &(15 * MINUTE_MS).to_string())
+        .replace(":hour", &HOUR_MS.to_string())
         .replace(":grace", &LINK_GRACE_MS.to_string())
 }
 
@@ -288,19 +302,19 @@ fn mirrors(team: &Team) {
 fn reads_as_before(team: &Team) {
     let read = |messages: &str| {
         team.lines(&format!(
-            "SELECT v.session_id, v.revision, m.ordinal, m.digest
+            "SELECT v.team_id, v.session_id, v.revision, m.ordinal, m.digest
                FROM main.session_versions v, {messages} m
               WHERE m.team_id = v.team_id AND m.session_id = v.session_id
                 AND m.revision <= v.revision AND m.until_revision > v.revision
-              ORDER BY 1, 2, 3"
+              ORDER BY 1, 2, 3, 4"
         ))
     };
     assert_eq!(read("main.messages"), read("o.messages_before"));
-    let short = "SELECT v.session_id, v.revision, v.message_count, count(m.id)
+    let short = "SELECT v.team_id, v.session_id, v.revision, v.message_count, count(m.id)
                    FROM session_versions v
                    LEFT JOIN messages m
                      ON m.team_id = v.team_id AND m.session_id = v.session_id
                     AND m.revision <= v.revision AND m.until_revision > v.revision
-                  GROUP BY 1, 2, 3 HAVING v.message_count <> count(m.id)";
+                  GROUP BY 1, 2, 3, 4 HAVING v.message_count <> count(m.id)";
     assert_eq!(team.lines(short), Vec::<String>::new());
 }
