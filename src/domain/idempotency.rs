@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 use serde_json::value::RawValue;
 
 /// Fields that hold a secret in an answer marked as such.
-const SECRET_FIELDS: &[&str] = &["token", "webhook_secret"];
+const SECRET_FIELDS: &[&str] = &["token", "webhook_secret", "code"];
 
 /// A kept answer: the body is sent again as it is, also what a client sent that no text can hold.
 #[derive(serde::Serialize, serde::Deserialize)]

@@ -17,10 +17,47 @@ pub async fn to_object(
     body_bytes_max: usize,
 ) -> Result<Response> {
     let sent = async {
-        let forwarded = forwarded(head, request, body_bytes_max).await?;
+        let body = body(head, request, body_bytes_max).await?;
+        let forwarded = forwarded(head, request, body)?;
         env.durable_object(binding)?.get_by_name(name)?.fetch_with_request(forwarded).await
     };
     sent.await.map_err(|error| http::thrown(&error))
+}
+
+/// As `to_object`, with a body that was read here.
+pub async fn bytes_to_object(
+    env: &Env,
+    binding: &str,
+    name: &str,
+    head: &Head,
+    request: &Request,
+    body: Vec<u8>,
+) -> Result<Response> {
+    let sent = async {
+        let forwarded = forwarded(head, request, Sent::Bytes(body))?;
+        env.durable_object(binding)?.get_by_name(name)?.fetch_with_request(forwarded).await
+    };
+    sent.await.map_err(|error| http::thrown(&error))
+}
+
+/// A body of at most `bytes_max`; nothing where it is larger.
+pub async fn read(request: &mut Request, bytes_max: usize) -> Result<Option<Vec<u8>>> {
+    if request.inner().body().is_none() {
+        return Ok(Some(Vec::new()));
+    }
+    collect(request, bytes_max).await.map_err(|error| http::thrown(&error))
+}
+
+async fn collect(request: &mut Request, bytes_max: usize) -> worker::Result<Option<Vec<u8>>> {
+    let mut chunks = request.stream()?;
+    let mut bytes = Vec::new();
+    while let Some(chunk) = chunks.try_next().await? {
+        if bytes.len() + chunk.len() > bytes_max {
+            return Ok(None);
+        }
+        bytes.extend(chunk);
+    }
+    Ok(Some(bytes))
 }
 
 /// Asks the object called `name` for what it says at an internal path, as JSON.
@@ -47,11 +84,7 @@ pub async fn ask<T: DeserializeOwned>(
 }
 
 /// The request with nothing in it but what objects read, so no client sets an internal header.
-async fn forwarded(
-    head: &Head,
-    request: &mut Request,
-    body_bytes_max: usize,
-) -> worker::Result<Request> {
+fn forwarded(head: &Head, request: &Request, body: Sent) -> worker::Result<Request> {
     let headers = Headers::new();
     for (name, value) in &head.headers {
         // The platform upgrades nothing but a GET.
@@ -68,7 +101,7 @@ async fn forwarded(
     }
     let mut init = RequestInit::new();
     init.with_method(request.method());
-    match body(head, request, body_bytes_max).await? {
+    match body {
         Sent::Nothing => {}
         Sent::Stream(stream) => {
             init.with_body(Some(stream.into()));
@@ -98,13 +131,5 @@ async fn body(head: &Head, request: &mut Request, bytes_max: usize) -> worker::R
         let fits = length.parse().is_ok_and(|length: usize| length <= bytes_max);
         return Ok(if fits { Sent::Stream(stream) } else { Sent::TooLarge });
     }
-    let mut chunks = request.stream()?;
-    let mut bytes = Vec::new();
-    while let Some(chunk) = chunks.try_next().await? {
-        if bytes.len() + chunk.len() > bytes_max {
-            return Ok(Sent::TooLarge);
-        }
-        bytes.extend(chunk);
-    }
-    Ok(Sent::Bytes(bytes))
+    Ok(collect(request, bytes_max).await?.map_or(Sent::TooLarge, Sent::Bytes))
 }
