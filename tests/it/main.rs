@@ -1,7 +1,9 @@
 //! Native integration tests: the whole API over real SQLite, in memory.
+mod apps;
 mod capture;
 mod captures;
 mod credentials;
+mod deliveries;
 mod events;
 mod grants;
 mod groups;
@@ -27,4 +29,5 @@ mod tidy;
 mod uploads;
 mod vectors;
 mod visibility;
+mod webhooks;
 mod work;
