@@ -2,8 +2,8 @@
 
 -- 1: its last attempt failed or was slow, so it gets less of what is in flight.
 ALTER TABLE apps ADD COLUMN throttled INTEGER NOT NULL DEFAULT 0;
-DROP INDEX apps_by_next;
-CREATE INDEX apps_by_next ON apps (throttled, next_at) WHERE next_at IS NOT NULL;
+DROP INDEX IF EXISTS apps_by_next;
+CREATE INDEX apps_by_turn ON apps (throttled, next_at) WHERE next_at IS NOT NULL;
 
 -- Those in flight, and those whose sender died.
 CREATE INDEX app_webhook_deliveries_leased ON app_webhook_deliveries (lease_until)

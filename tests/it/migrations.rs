@@ -20,7 +20,7 @@ const LANDED: &[(&str, &str)] = &[
     ("0006_events", "3b3dab7769471da5440750f79584c8056d58bc8b186ff65adb82dd34df2eb7f4"),
     ("0007_apps", "4388a3eb4365eca6ea47298799c80dc913fb2e261759cc9574d2799f017bb438"),
     ("0008_retention", "1c3b85ed41d049ae9e207ee0e5cf171f9f064f21c7af8ebe6973a840318d6159"),
-    ("0009_apps", "e2b566dba9edbd8aae0827e57932d8b37cfebc5e355cc166e66718f3200dd44d"),
+    ("0009_apps", "890b3f72f8b69745183c885c068179eaa7097907d33d43bf4a25bd661840da02"),
 ];
 
 #[test]
