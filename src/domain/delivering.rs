@@ -191,7 +191,7 @@ fn due(tx: &Tx, is_throttled: bool) -> Result<Vec<Due>> {
     )
 }
 
-/// Leases the app's first due delivery, if it has one.
+/// Leases the app's first due delivery, if it has one and its team is not being deleted.
 fn take(tx: &Tx, config: &Config, root: &str, due: &Due) -> Result<Option<Sending>> {
     let Due { team_id, app_id, url, secret_version, previous_secret_until, .. } = due;
     let lease_until = tx.now_ms + WEBHOOK_LEASE_MS;
@@ -201,6 +201,7 @@ fn take(tx: &Tx, config: &Config, root: &str, due: &Due) -> Result<Option<Sendin
                        WHERE team_id = ?1 AND app_id = ?2 AND state = 'pending' AND next_at <= ?3
                        ORDER BY next_at
                        LIMIT 1)
+            AND NOT EXISTS (SELECT 1 FROM teams WHERE id = ?1 AND removing = 'delete')
       RETURNING id, body",
         params![team_id, app_id, tx.now_ms, lease_until],
         |row| Ok((row.get::<DeliveryId>()?, row.get::<String>()?)),
