@@ -7,6 +7,7 @@ use crate::limits::{
     WEBHOOK_ANSWER_BYTES_KEPT, WEBHOOK_ANSWER_BYTES_MAX, WEBHOOK_ERROR_CHARS_MAX, WEBHOOK_SLOW_MS,
     WEBHOOK_TIMEOUT_MS,
 };
+use crate::maintain::alarm::next_delivery;
 use futures_util::TryStreamExt;
 use futures_util::future::{Either, select};
 use std::cell::{Cell, RefCell};
@@ -58,7 +59,7 @@ impl Object {
     /// As `start_deliveries`, and has the alarm come for those that are due later.
     pub(super) async fn tend_deliveries(self: &Rc<Self>) {
         self.start_deliveries();
-        match self.host.run(|db| crate::maintain::alarm::next_delivery(db)) {
+        match self.host.run(next_delivery) {
             Ok(Some(at)) => alarm::bring_forward(&self.host, at).await,
             Ok(None) => {}
             Err(error) => worker::console_error!("the next delivery: {}", error.message),
