@@ -11,6 +11,7 @@ import { inRoot } from './lib/paths.mjs';
 import { retentionDemo } from './lib/retention-demo.mjs';
 import { send } from './lib/send.mjs';
 import { messageJson, messagesOf, readRows } from './lib/transcripts.mjs';
+import { webhookDemo } from './lib/webhook-demo.mjs';
 
 const SESSIONS = [
   { harness: 'claude-code', file: 'login-redirect.jsonl', title: 'Login redirect loop' },
@@ -62,6 +63,7 @@ async function create({ url, operatorToken, say }) {
     say(`Published ${sample.harness}: ${sample.title}`);
     sessions.push({ id: sessionId, title: sample.title });
   }
+  say(await webhookDemo(url, user.token, base));
   say(await retentionDemo());
   return {
     teamId: team.id,

@@ -89,6 +89,8 @@ function startWrangler(port) {
   const args = [
     'dev', '--ip', HOST, '--port', String(port), '--inspector-port', '0',
     '--persist-to', stateDir, '--env-file', secretsFile, '--show-interactive-dev-session=false',
+    // What runs on this machine may receive webhooks of a server that runs on it.
+    '--var', 'WEBHOOK_ALLOW_LOCAL:1',
   ];
   const child = spawn(inRoot('node_modules/.bin/wrangler'), args, {
     cwd: root,

@@ -5,18 +5,19 @@ pub use crate::answer::{Answer, Body, Chunks, Intake, Job, Reply};
 use crate::auth::{self, Kind, Principal, Token};
 pub use crate::call::{Call, Config, Envelope, HEADERS, Request};
 use crate::domain::{
-    attachments, capture_commit, capture_parts, captures, configuration, content,
-    continuation_list, continuations, credentials, effects, event_log, grants, groups, heartbeat,
-    idempotency, journal, links, machines, members, message_pages, operation_calls, presence_log,
-    roots, rules, session_export, session_list, session_versions, sessions, sources, team_export,
-    team_import, team_removal, teams, upload_chunks, upload_commit, upload_content, uploads,
+    app_installs, apps, attachments, capture_commit, capture_parts, captures, configuration,
+    content, continuation_list, continuations, credentials, deliveries, effects, event_log, grants,
+    groups, heartbeat, idempotency, journal, links, machines, members, message_pages,
+    operation_calls, presence_log, roots, rules, session_export, session_list, session_versions,
+    sessions, sources, team_export, team_import, team_removal, teams, upload_chunks, upload_commit,
+    upload_content, uploads,
 };
 use crate::error::{Code, Error, Result};
 use crate::ids::{Id, ServerId, TeamId};
 use crate::limits::{
-    CHUNK_BYTES_MAX, CONTENT_BYTES_MAX, HEARTBEAT_BYTES_MAX, HEARTBEAT_TENTHS, JSON_BYTES_MAX,
-    PART_BYTES_MAX, RATE_TENTHS, STORE_FULL_PERCENT, TRANSFER_BYTES_MAX, URL_BYTES_MAX,
-    WIPE_RETRY_S,
+    CHUNK_BYTES_MAX, CONTENT_BYTES_MAX, HEARTBEAT_BYTES_MAX, HEARTBEAT_TENTHS, INSTALL_BYTES_MAX,
+    JSON_BYTES_MAX, PART_BYTES_MAX, RATE_TENTHS, STORE_FULL_PERCENT, TRANSFER_BYTES_MAX,
+    URL_BYTES_MAX, WIPE_RETRY_S,
 };
 use crate::maintain;
 use crate::rate::RateLimiter;
@@ -264,6 +265,18 @@ pub const ROUTES: &[Route] = &[
     delete("/attachments/{attachment}",          attachments::close).apps(&[SESSIONS_READ]),
     find  ("/operations",                        operation_calls::list).apps(&[SESSIONS_READ]),
     get   ("/operations/{operation}",            operation_calls::get).apps(&[SESSIONS_READ]),
+    find  ("/apps",                              apps::list),
+    create("/apps",                              apps::create),
+    get   ("/apps/{app}",                        apps::get),
+    patch ("/apps/{app}",                        apps::change),
+    delete("/apps/{app}",                        apps::delete),
+    empty ("/apps/{app}/enable",                 apps::enable),
+    create("/apps/{app}/install-codes",          app_installs::create_code),
+    create("/apps/{app}/rotate-secret",          app_installs::rotate_secret),
+    create("/apps/{app}/test",                   deliveries::test),
+    find  ("/apps/{app}/deliveries",             deliveries::list),
+    long  ("POST", "/apps/{app}/deliveries/recover", deliveries::recover),
+    post  ("/apps/{app}/deliveries/{delivery}/retry", deliveries::retry),
     find  ("/events",                            event_log::list).apps(&[EVENTS_READ]),
     find  ("/events/current",                    event_log::current).apps(&[EVENTS_READ]),
     find  ("/export",                            team_export::get),
@@ -351,6 +364,20 @@ pub fn admit(request: &Request) -> Result<(Matched, Token)> {
     let matched = find_route(request.method, request.path)?;
     let token = Token::from_header(request.header("authorization"))?;
     Ok((matched, token))
+}
+
+/// The one address below no team, whose proof is in its body: an install code.
+pub const INSTALL: &str = "/v1/apps/install";
+
+/// Answers `POST /v1/apps/install`.
+pub fn install(plane: &Plane, request: &Request) -> Answer {
+    let body = request.payload(Payload::Json(INSTALL_BYTES_MAX));
+    let installed = body.and_then(|body| {
+        request.no_query()?;
+        room(&plane.db, plane.config)?;
+        app_installs::install(plane, request, body)
+    });
+    installed.unwrap_or_else(|error| Answer::refusal(error, request.request_id))
 }
 
 /// Answers one request. Never fails: a refusal is an answer too.

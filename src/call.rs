@@ -72,6 +72,10 @@ pub struct Config {
     pub rate_limit_per_s: i64,
     pub upload_bytes_max: i64,
     pub store_bytes_max: u64,
+    /// What webhook secrets are derived from.
+    pub app_root_secret: Option<String>,
+    /// Whether webhooks may go to loopback addresses.
+    pub webhook_allow_local: bool,
 }
 
 /// An admitted request, as its handler sees it.

@@ -26,3 +26,4 @@ pub mod scopes;
 pub mod shard;
 pub mod store;
 pub mod text;
+pub mod webhooks;

@@ -209,6 +209,51 @@ pub const EXPORT_AGE_MS: i64 = 6 * HOUR_MS;
 pub const IMPORT_SLICE_ROWS: usize = 500;
 pub const IMPORT_SLICE_BYTES: usize = 2 << 20;
 
+// Apps and webhooks.
+pub const APP_TOKEN_AGE_MS: i64 = USER_TOKEN_AGE_MS_MAX;
+pub const APP_EVENTS_MAX: usize = 64;
+pub const INSTALL_CODE_AGE_MS: i64 = 10 * MINUTE_MS;
+/// Unused ones that an app has at a time.
+pub const INSTALL_CODES_MAX: usize = 10;
+pub const INSTALL_BYTES_MAX: usize = 4 << 10;
+pub const WEBHOOK_URL_CHARS_MAX: usize = 2_048;
+/// How long the old secret signs beside a new one.
+pub const SECRET_OVERLAP_MS: i64 = DAY_MS;
+/// A delivery belongs to whoever leased it for so long; then somebody else sends it again.
+pub const WEBHOOK_LEASE_MS: i64 = 30 * SECOND_MS;
+pub const WEBHOOK_TIMEOUT_MS: i64 = 15 * SECOND_MS;
+/// From this time on an answer counts as slow, and its app as a failing one.
+pub const WEBHOOK_SLOW_MS: i64 = 5 * SECOND_MS;
+/// In flight: in all, to one app, to all failing ones together.
+pub const WEBHOOKS_IN_FLIGHT_MAX: usize = 6;
+pub const WEBHOOKS_PER_APP_MAX: usize = 2;
+pub const WEBHOOKS_PER_FAILING_APP_MAX: usize = 1;
+pub const WEBHOOKS_TO_FAILING_MAX: usize = 3;
+/// Waits after each failed attempt but the last, the eighth.
+pub const WEBHOOK_STEPS_MS: [i64; 7] = [
+    5 * SECOND_MS,
+    5 * MINUTE_MS,
+    30 * MINUTE_MS,
+    2 * HOUR_MS,
+    5 * HOUR_MS,
+    10 * HOUR_MS,
+    10 * HOUR_MS,
+];
+/// Nothing but failures for so long disables a webhook.
+pub const WEBHOOK_FAILING_MS_MAX: i64 = 5 * DAY_MS;
+pub const WEBHOOK_ANSWER_BYTES_MAX: usize = 64 << 10;
+pub const WEBHOOK_ANSWER_BYTES_KEPT: usize = 2 << 10;
+pub const WEBHOOK_ERROR_CHARS_MAX: usize = 200;
+/// Attempts of one delivery that are kept; a person may ask for any number.
+pub const WEBHOOK_ATTEMPTS_KEPT: i64 = 32;
+/// When to look again at deliveries that cannot be signed.
+pub const WEBHOOK_UNSIGNED_WAIT_MS: i64 = 5 * MINUTE_MS;
+/// What one call of `recover` looks at: events and failed deliveries.
+pub const RECOVERED_ROWS_MAX: usize = 10_000;
+
+const _: () = assert!(WEBHOOK_TIMEOUT_MS + 5 * SECOND_MS <= WEBHOOK_LEASE_MS);
+const _: () = assert!(WEBHOOKS_PER_APP_MAX < WEBHOOKS_IN_FLIGHT_MAX);
+
 // Retention.
 /// Every upload's id that a request names in its texts; each is a reference that a trigger keeps.
 pub const NAMED_UPLOADS_MAX: usize = 50;

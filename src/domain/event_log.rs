@@ -21,15 +21,15 @@ pub const READ_SCOPE: &str = scopes::EVENTS_READ;
 #[derive(serde::Serialize)]
 pub struct Logged {
     pub sequence: i64,
-    position: String,
+    pub position: String,
     #[serde(rename = "type")]
-    name: String,
-    resource_kind: String,
-    resource_id: String,
-    source_id: Option<String>,
-    principal_id: Option<String>,
-    data: Box<RawValue>,
-    created_at: i64,
+    pub name: String,
+    pub resource_kind: String,
+    pub resource_id: String,
+    pub source_id: Option<String>,
+    pub principal_id: Option<String>,
+    pub data: Box<RawValue>,
+    pub created_at: i64,
 }
 
 /// `GET /events` reads the log behind the position `after`; `last` also moves over what the caller

@@ -2,11 +2,41 @@
 //!
 //! `event_resources` names each resource's current event, which is kept whatever its age. An event
 //! that reports a resource's end drops that row and ages out like any other.
+use crate::domain::outbox;
 use crate::error::Result;
 use crate::ids::{PrincipalId, SourceId, TeamId};
 use crate::params;
 use crate::store::Tx;
 use serde_json::Value as Json;
+
+/// Every type, as API.md lists them; what an app may subscribe to.
+pub const TYPES: &[&str] = &[
+    "session.created",
+    "session.updated",
+    "session.deleted",
+    "session.granted",
+    "source.changed",
+    "machine.enrolled",
+    "machine.revoked",
+    "machine.online",
+    "machine.unlinked",
+    "member.added",
+    "member.changed",
+    "member.removed",
+    "group.changed",
+    "app.created",
+    "app.changed",
+    "app.deleted",
+    "app.disabled",
+    "operation.changed",
+    "continuation.changed",
+    "run.created",
+    "run.claimed",
+    "run.released",
+    "run.deleted",
+    "authorization_changed",
+    "team.changed",
+];
 
 /// What an event says of its resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +59,7 @@ pub struct Event<'a> {
     pub stage: Stage,
 }
 
-/// Appends an event and returns its sequence.
+/// Appends an event, with a delivery to each app that wants it, and returns its sequence.
 pub fn record(tx: &Tx, team_id: &TeamId, event: &Event) -> Result<i64> {
     let Event { name, resource_kind, resource_id, source_id, principal_id, data, stage } = event;
     let sequences = tx.execute_returning(
@@ -63,6 +93,7 @@ pub fn record(tx: &Tx, team_id: &TeamId, event: &Event) -> Result<i64> {
         )?,
         Stage::Last => end(tx, team_id, *source_id, resource_kind, resource_id)?,
     }
+    outbox::enqueue(tx, team_id, sequence, event)?;
     Ok(sequence)
 }
 

@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 use serde_json::value::RawValue;
 
 /// Fields that hold a secret in an answer marked as such.
-const SECRET_FIELDS: &[&str] = &["token", "webhook_secret"];
+const SECRET_FIELDS: &[&str] = &["token", "webhook_secret", "code"];
 
 const REPLAYED: &str = "Idempotent-Replayed";
 

@@ -1,5 +1,7 @@
 //! One file per area: its types, endpoints, SQL and invariants together.
 pub mod activity;
+pub mod app_installs;
+pub mod apps;
 pub mod attachments;
 pub mod authority;
 pub mod bindings;
@@ -13,6 +15,8 @@ pub mod content;
 pub mod continuation_list;
 pub mod continuations;
 pub mod credentials;
+pub mod deliveries;
+pub mod delivering;
 pub mod effects;
 pub mod event_log;
 pub mod events;
@@ -27,6 +31,7 @@ pub mod members;
 pub mod message_pages;
 pub mod operation_calls;
 pub mod operations;
+pub mod outbox;
 pub mod position;
 pub mod presence;
 pub mod presence_log;

@@ -250,6 +250,7 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
     ("machine_presence_cursors", "of links that this server held"),
     ("app_webhook_deliveries", "on their way from this server"),
     ("app_webhook_attempts", "of deliveries"),
+    ("deleted_apps", "what retention has yet to remove here"),
     ("message_search", "made from messages"),
     ("title_search", "made from sessions"),
     ("content_prune_queue", "kept by triggers"),

@@ -25,6 +25,42 @@ pub async fn to_object(
     sent.await.map_err(|error| http::thrown(&error))
 }
 
+/// As `to_object`, with a body that was read here.
+pub async fn bytes_to_object(
+    env: &Env,
+    binding: &str,
+    name: &str,
+    head: &Head,
+    request: &Request,
+    body: Vec<u8>,
+) -> Result<Response> {
+    let sent = async {
+        let forwarded = forwarded(head, request, Sent::Bytes(body))?;
+        env.durable_object(binding)?.get_by_name(name)?.fetch_with_request(forwarded).await
+    };
+    sent.await.map_err(|error| http::thrown(&error))
+}
+
+/// A body of at most `bytes_max`; nothing where it is larger.
+pub async fn read(request: &mut Request, bytes_max: usize) -> Result<Option<Vec<u8>>> {
+    if request.inner().body().is_none() {
+        return Ok(Some(Vec::new()));
+    }
+    collect(request, bytes_max).await.map_err(|error| http::thrown(&error))
+}
+
+async fn collect(request: &mut Request, bytes_max: usize) -> worker::Result<Option<Vec<u8>>> {
+    let mut chunks = request.stream()?;
+    let mut bytes = Vec::new();
+    while let Some(chunk) = chunks.try_next().await? {
+        if bytes.len() + chunk.len() > bytes_max {
+            return Ok(None);
+        }
+        bytes.extend(chunk);
+    }
+    Ok(Some(bytes))
+}
+
 /// Asks the object called `name` for what it says at an internal path, as JSON.
 pub async fn ask<T: DeserializeOwned>(
     env: &Env,
@@ -100,13 +136,5 @@ async fn body(head: &Head, request: &mut Request, payload: Payload) -> worker::R
     if matches!(payload, Payload::Stream(_)) {
         return Ok(Sent::Stream(stream));
     }
-    let mut chunks = request.stream()?;
-    let mut bytes = Vec::new();
-    while let Some(chunk) = chunks.try_next().await? {
-        if bytes.len() + chunk.len() > bytes_max {
-            return Ok(Sent::TooLarge);
-        }
-        bytes.extend(chunk);
-    }
-    Ok(Sent::Bytes(bytes))
+    Ok(collect(request, bytes_max).await?.map_or(Sent::TooLarge, Sent::Bytes))
 }

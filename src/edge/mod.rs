@@ -4,10 +4,12 @@ mod cors;
 mod forward;
 mod operator;
 
-use crate::api::{self, Answer};
+use crate::api::{self, Answer, Payload};
 use crate::auth;
+use crate::domain::app_installs;
 use crate::error::{Code, Error, Result};
 use crate::ids::{Id, RequestId, System};
+use crate::limits::INSTALL_BYTES_MAX;
 use crate::object::http::{self, Head};
 use crate::object::{BACKLOG_AGE, TEAM_DELETED, config};
 use crate::store::migrate::SCHEMA_VERSION;
@@ -42,6 +44,7 @@ async fn fetch(mut request: Request, env: Env, _: Context) -> worker::Result<Res
 async fn route(env: &Env, head: &Head, request: &mut Request) -> Result<Response> {
     match head.path.as_str() {
         "/v1/health" => health(env, head).await,
+        api::INSTALL => install(env, head, request).await,
         "/v1/teams" => operator::teams(env, head, request).await,
         path if is_operators_deletion(head, path) => operator::delete(env, head, request).await,
         _ => team(env, head, request).await,
@@ -70,6 +73,17 @@ async fn team(env: &Env, head: &Head, request: &mut Request) -> Result<Response>
         }
     }
     Ok(response)
+}
+
+/// `POST /v1/apps/install`, answered by the object of the team that the code in the body names.
+async fn install(env: &Env, head: &Head, request: &mut Request) -> Result<Response> {
+    only(head, &["POST"])?;
+    let body = forward::read(request, INSTALL_BYTES_MAX).await?;
+    let sent = head.with_body(body.as_deref());
+    let (_, team_id) = app_installs::read_code(sent.payload(Payload::Json(INSTALL_BYTES_MAX))?)?;
+    let name = config::sharding(env).object_name(&team_id).to_owned();
+    let body = body.unwrap_or_default();
+    forward::bytes_to_object(env, config::TEAM, &name, head, request, body).await
 }
 
 /// `GET /v1/health` says that the Worker answers, which build and schema it is, and how far

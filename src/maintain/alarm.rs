@@ -6,7 +6,7 @@
 //! Every construction sets a missing alarm; every write sets it to [`after_write`] if that says so.
 use super::STEPS;
 use super::work::{Walks, earliest};
-use crate::domain::registry;
+use crate::domain::{delivering, registry};
 use crate::error::Result;
 use crate::limits::{ALARM_WAIT_MS_MAX, PASS_BACKLOG_WAIT_MS, PASS_WAIT_MS, SAFE_INTEGER_MAX};
 use crate::params;
@@ -45,15 +45,18 @@ pub fn is_pass_due(db: &Db) -> Result<bool> {
 /// The earliest moment at which something is due; nothing where nothing can be.
 pub fn next(db: &Db, outside: &Outside) -> Result<Option<i64>> {
     let pass = pass_due_at(db)?.map(|at| at.max(db.now_ms + PASS_BACKLOG_WAIT_MS));
-    let delivery = db.query_one(
-        "SELECT min(next_at) FROM apps WHERE next_at IS NOT NULL",
-        params![],
-        |row| row.get(),
-    )?;
+    let delivery = next_delivery(db)?;
     let link = outside.is_linked.then_some(db.now_ms + PASS_WAIT_MS);
     let teams = registry::asked_at(db)?;
     let next = earliest([pass, delivery, link, outside.sockets_expire_at, teams]);
     Ok(next.map(|at| at.min(db.now_ms + ALARM_WAIT_MS_MAX)))
+}
+
+/// When to look at deliveries again. What is due and was not sent waits for a place; whoever gives
+/// one up sends it, and this is for when nobody does.
+pub fn next_delivery(db: &Db) -> Result<Option<i64>> {
+    let next = delivering::next_at(db)?;
+    Ok(next.map(|at| if at <= db.now_ms { db.now_ms + PASS_BACKLOG_WAIT_MS } else { at }))
 }
 
 /// A write may have made something due sooner: the alarm comes within the minute. Says when to set

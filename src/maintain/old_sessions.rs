@@ -44,14 +44,19 @@ pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
         |row| Ok((row.get::<SessionId>()?, row.get::<i64>()?, row.get::<bool>()?)),
     )?;
     let young = front.iter().find(|(_, updated_at, _)| updated_at + age_ms > tx.now_ms);
-    let next = match young {
+    let mut next = match young {
         Some((_, updated_at, _)) => Some(updated_at + age_ms),
         None => (front.len() == SESSIONS_MAX).then_some(tx.now_ms),
     };
     for (session_id, updated_at, is_deleted) in &front {
         if !is_deleted && updated_at + age_ms <= tx.now_ms {
+            let spent = work.spent(tx);
             sessions::end(tx, &due.team_id, session_id, None)?;
             work.removed("sessions_aged", 1);
+            if !work.has_room_for_another(tx, spent) {
+                next = Some(tx.now_ms);
+                break;
+            }
         }
     }
     due.set(tx, next)?;

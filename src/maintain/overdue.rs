@@ -16,6 +16,7 @@ use serde_json::json;
 /// One costs about 50 units, with its event.
 const EFFECTS_MAX: usize = 4;
 const CONTINUATIONS_MAX: usize = 4;
+const CONTINUATIONS_UNITS: u64 = 50 * CONTINUATIONS_MAX as u64;
 
 pub fn due(db: &Db, _walks: &Walks) -> Result<Option<i64>> {
     let times = db.query_one(
@@ -28,14 +29,14 @@ pub fn due(db: &Db, _walks: &Walks) -> Result<Option<i64>> {
 }
 
 pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
-    let effects = effects(tx)?;
-    work.removed("effects_lost", effects as u64);
-    let continuations = continuations(tx)?;
-    work.removed("continuations_expired", continuations as u64);
-    Ok(Batch::more_if(effects == EFFECTS_MAX || continuations == CONTINUATIONS_MAX))
+    let more = effects(tx, work)? == Batch::More;
+    if more && !work.has_room(tx, CONTINUATIONS_UNITS) {
+        return Ok(Batch::More);
+    }
+    Ok(Batch::more_if(continuations(tx, work)? == Batch::More || more))
 }
 
-fn effects(tx: &Tx) -> Result<usize> {
+fn effects(tx: &Tx, work: &mut Work) -> Result<Batch> {
     let overdue = tx.query(
         "SELECT e.team_id, e.id, e.operation_id, e.machine_id,
                 (SELECT s.id
@@ -58,17 +59,22 @@ fn effects(tx: &Tx) -> Result<usize> {
         },
     )?;
     for (team_id, effect_id, operation_id, machine_id, source_id) in &overdue {
+        let spent = work.spent(tx);
         tx.execute(
             "UPDATE native_effects SET state = 'unknown' WHERE team_id = ?1 AND id = ?2",
             params![team_id, effect_id],
         )?;
         let asked = Asked { team_id, machine_id, source_id: source_id.as_ref() };
         operations::lose(tx, &asked, vec![operation_id.clone()], None)?;
+        work.removed("effects_lost", 1);
+        if !work.has_room_for_another(tx, spent) {
+            return Ok(Batch::More);
+        }
     }
-    Ok(overdue.len())
+    Ok(Batch::more_if(overdue.len() == EFFECTS_MAX))
 }
 
-fn continuations(tx: &Tx) -> Result<usize> {
+fn continuations(tx: &Tx, work: &mut Work) -> Result<Batch> {
     let overdue = tx.query(
         "SELECT c.team_id, c.id, c.session_id, c.machine_id, c.revision + 1,
                 (SELECT v.source_id
@@ -93,6 +99,7 @@ fn continuations(tx: &Tx) -> Result<usize> {
         },
     )?;
     for (team_id, id, session_id, machine_id, revision, source_id) in &overdue {
+        let spent = work.spent(tx);
         tx.execute(
             "UPDATE continuations
                 SET state = 'expired', updated_at = ?3, settled_at = ?3, revision = ?4
@@ -114,6 +121,10 @@ fn continuations(tx: &Tx) -> Result<usize> {
         events::record(tx, team_id, &event)?;
         // It may have been asked for while another source's version was the current one.
         sessions::end_events(tx, team_id, session_id, "continuation", id.as_str())?;
+        work.removed("continuations_expired", 1);
+        if !work.has_room_for_another(tx, spent) {
+            return Ok(Batch::More);
+        }
     }
-    Ok(overdue.len())
+    Ok(Batch::more_if(overdue.len() == CONTINUATIONS_MAX))
 }

@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 const LINKS_MAX: usize = 8;
 /// One costs 3 units.
 const EVENTS_MAX: usize = 60;
+const EVENTS_UNITS: u64 = 3 * EVENTS_MAX as u64 + 30;
 
 pub fn due(db: &Db, _walks: &Walks) -> Result<Option<i64>> {
     let lost = db.query_one(
@@ -35,10 +36,17 @@ pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
         params![tx.now_ms - LINK_GRACE_MS, LINKS_MAX],
         |row| Ok((row.get::<TeamId>()?, row.get::<MachineId>()?)),
     )?;
-    for (team_id, machine_id) in &lost {
+    for (index, (team_id, machine_id)) in lost.iter().enumerate() {
+        let spent = work.spent(tx);
         presence::unlink(tx, team_id, machine_id)?;
+        work.removed("links", 1);
+        if index + 1 < lost.len() && !work.has_room_for_another(tx, spent) {
+            return Ok(Batch::More);
+        }
     }
-    work.removed("links", lost.len() as u64);
+    if !work.has_room(tx, EVENTS_UNITS) {
+        return Ok(Batch::More);
+    }
     let events = events(tx, work)?;
     Ok(Batch::more_if(lost.len() == LINKS_MAX || events == Batch::More))
 }

@@ -109,6 +109,7 @@ const CONTENT: &[Table] = &[
     rows!("native_effects", "octet_length(request_json)"),
     rows!("operations", "octet_length(input_json)"),
     rows!("app_webhook_deliveries", "octet_length(body)"),
+    keyed!("deleted_apps", "team_id", "app_id"),
     rows!("idempotency", "octet_length(response_json)"),
     keyed!("version_sources", "team_id", "session_id", "source_id", "revision"),
     keyed!("captured_versions", "team_id", "session_id", "source_id", "revision"),
@@ -134,7 +135,16 @@ const TEAM: &[Table] = &[
     keyed!("sync_rules", "team_id", "id"),
     keyed!("machines", "team_id", "id"),
     keyed!("sources", "team_id", "id"),
-    keyed!("apps", "team_id", "id"),
+    // An app's principal is known to be of the team only by the app.
+    Table {
+        front: "SELECT json_array(team_id, id, principal_id), 0 FROM apps
+                 WHERE team_id = ?1 LIMIT ?2",
+        delete: &[
+            "DELETE FROM principals WHERE id IN (SELECT value ->> 2 FROM json_each(?1))",
+            "DELETE FROM apps WHERE (team_id, id) IN (
+                 SELECT value ->> 0, value ->> 1 FROM json_each(?1))",
+        ],
+    },
     keyed!("group_members", "team_id", "group_id", "principal_id"),
     keyed!("groups_table", "team_id", "id"),
     keyed!("credentials", "id", "team_id"),

@@ -70,6 +70,12 @@ impl Work {
         self.spent(db) + units <= BATCH_UNITS_MAX
     }
 
+    /// Whether one more fits that costs what the last one did, before which `spent` was spent. An
+    /// event costs more where many apps hear of it.
+    pub fn has_room_for_another(&self, db: &Db, spent: u64) -> bool {
+        self.has_room(db, self.spent(db).saturating_sub(spent))
+    }
+
     /// Takes rows, each with its octets, while they fit into the batch; its first always does.
     pub fn take<T>(&mut self, db: &Db, rows: Vec<(T, i64)>, units_per_row: u64) -> Vec<T> {
         let weighed = rows.into_iter().map(|(row, octets)| (row, octets, units_per_row));

@@ -15,6 +15,8 @@ pub fn read(env: &Env) -> Config {
         rate_limit_per_s: whole(env, "RATE_LIMIT_PER_S", RATE_LIMIT_PER_S_DEFAULT),
         upload_bytes_max: whole(env, "UPLOAD_BYTES_MAX", UPLOAD_BYTES_MAX_DEFAULT),
         store_bytes_max: whole(env, "STORE_BYTES_MAX", STORE_BYTES_MAX_DEFAULT),
+        app_root_secret: text(env, "APP_ROOT_SECRET"),
+        webhook_allow_local: is_on(env, "WEBHOOK_ALLOW_LOCAL"),
     }
 }
 
@@ -25,7 +27,11 @@ pub fn text(env: &Env, name: &str) -> Option<String> {
 
 /// Whether tests may set clocks and read counters. Requests must come from this machine, too.
 pub fn test_hooks(env: &Env) -> bool {
-    text(env, "TEST_HOOKS").as_deref() == Some("1")
+    is_on(env, "TEST_HOOKS")
+}
+
+fn is_on(env: &Env, name: &str) -> bool {
+    text(env, name).as_deref() == Some("1")
 }
 
 pub fn sharding(env: &Env) -> Sharding {

@@ -16,6 +16,7 @@ pub const MIGRATIONS: &[(&str, &str)] = &[
     ("0008_retention", include_str!("../../migrations/0008_retention.sql")),
     ("0009_transfer", include_str!("../../migrations/0009_transfer.sql")),
     ("0010_content", include_str!("../../migrations/0010_content.sql")),
+    ("0011_webhooks", include_str!("../../migrations/0011_webhooks.sql")),
 ];
 
 #[allow(clippy::cast_possible_wrap)] // A small constant.

@@ -1,8 +1,10 @@
 //! Native integration tests: the whole API over real SQLite, in memory.
+mod apps;
 mod capture;
 mod captures;
 mod content;
 mod credentials;
+mod deliveries;
 mod events;
 mod fuzz;
 mod grants;
@@ -32,4 +34,5 @@ mod transfer;
 mod uploads;
 mod vectors;
 mod visibility;
+mod webhooks;
 mod work;

@@ -114,6 +114,18 @@ const ROWS: &[Row] = &[
     row("DELETE", "/attachments/{attachment}", "",              [404, 404, 404, 404, 404, 403]),
     row("GET",    "/operations", "", READS),
     row("GET",    "/operations/{operation}", "",                [404, 404, 404, 404, 404, 403]),
+    row("GET",    "/apps", "",                                  [200, 200, 403, 403, 403, 403]),
+    row("POST",   "/apps", r#"{"name":"n"}"#,                   [201, 201, 403, 403, 403, 403]),
+    row("GET",    "/apps/{app}", "",                            [200, 200, 403, 403, 403, 403]),
+    row("PATCH",  "/apps/{app}", r"{}",                         [200, 200, 403, 403, 403, 403]),
+    row("DELETE", "/apps/{app}", "",                            [204, 204, 403, 403, 403, 403]),
+    row("POST",   "/apps/{app}/enable", "",                     [200, 200, 403, 403, 403, 403]),
+    row("POST",   "/apps/{app}/install-codes", "",              [201, 201, 403, 403, 403, 403]),
+    row("POST",   "/apps/{app}/rotate-secret", "",              [200, 200, 403, 403, 403, 403]),
+    row("POST",   "/apps/{app}/test", "",                       [201, 201, 403, 403, 403, 403]),
+    row("GET",    "/apps/{app}/deliveries", "",                 [200, 200, 403, 403, 403, 403]),
+    row("POST",   "/apps/{app}/deliveries/recover", r#"{"since":0}"#, [200, 200, 403, 403, 403, 403]),
+    row("POST",   "/apps/{app}/deliveries/{delivery}/retry", "", [200, 200, 403, 403, 403, 403]),
     row("GET",    "/events", "", READS),
     row("GET",    "/events/current", "", READS),
     row("GET",    "/maintain", "",                              [200, 200, 403, 403, 403, 403]),
@@ -140,6 +152,10 @@ fn world() -> World {
     let path = format!("/sessions/{published}/continuations");
     let continuation = team.post(&ada.token, &path, json!({})).data(201)["id"].clone();
     let group = team.post(&team.owner, "/groups", json!({ "name": "g" })).data(201)["id"].clone();
+    let hook = json!({ "name": "hook", "webhook_url": "https://example.com/hook" });
+    let app = team.post(&team.owner, "/apps", hook).data(201)["id"].clone();
+    let path = format!("/apps/{}/test", app.as_str().unwrap());
+    let delivery = team.post(&team.owner, &path, json!({})).data(201)["id"].clone();
     let credential = team.get(&ada.token, "/me").data(200)["credential"]["id"].clone();
     let subject = team.person("subject", Role::Viewer);
     let page = String::from_utf8(team.get(&team.owner, "/export").bytes).unwrap();
@@ -156,6 +172,8 @@ fn world() -> World {
         ("{capture}", capture),
         ("{session}", published),
         ("{continuation}", id(continuation)),
+        ("{app}", id(app)),
+        ("{delivery}", id(delivery)),
         ("{index}", "0".into()),
         ("{rule}", none("rule")),
         ("{effect}", none("effect")),

@@ -9,7 +9,9 @@ use teamplane::domain::links::Link;
 use teamplane::domain::members;
 use teamplane::domain::teams::{CreateTeam, NewOwner, create};
 use teamplane::ids::{AppId, Entropy, Id, MachineId, PrincipalId, ServerId, SourceId, TeamId};
-use teamplane::limits::{MACHINE_TOKEN_AGE_MS, STORE_BYTES_MAX_DEFAULT, UPLOAD_BYTES_MAX_DEFAULT};
+use teamplane::limits::{
+    INSTALL_BYTES_MAX, MACHINE_TOKEN_AGE_MS, STORE_BYTES_MAX_DEFAULT, UPLOAD_BYTES_MAX_DEFAULT,
+};
 use teamplane::maintain::Runner;
 use teamplane::params;
 use teamplane::rate::RateLimiter;
@@ -154,6 +156,8 @@ impl Team {
                 rate_limit_per_s: 0,
                 upload_bytes_max: UPLOAD_BYTES_MAX_DEFAULT,
                 store_bytes_max: STORE_BYTES_MAX_DEFAULT,
+                app_root_secret: Some("root".into()),
+                webhook_allow_local: true,
             },
             server_id,
             limiter: RefCell::default(),
@@ -367,7 +371,9 @@ impl Team {
         }
         let (path, query) = address.split_once('?').unwrap_or((address, ""));
         let matched = api::find_route(method, path);
-        let limit = matched.as_ref().map_or(0, |matched| matched.route.payload.bytes_max());
+        let installs = path == api::INSTALL;
+        let limit = if installs { INSTALL_BYTES_MAX } else { 0 };
+        let limit = matched.as_ref().map_or(limit, |matched| matched.route.payload.bytes_max());
         let bytes = body.unwrap_or_default();
         let streamed = matched
             .as_ref()
@@ -381,6 +387,9 @@ impl Team {
             body: if streamed { fitting.map(|_| &[][..]) } else { fitting },
             request_id: &request_id,
         };
+        if installs {
+            return self.received(api::install(&self.plane(), &request));
+        }
         let answer = match api::handle(&self.plane(), &request) {
             Reply::Answer(answer) => answer,
             Reply::Intake(mut intake) => {

@@ -2,9 +2,9 @@
 // up. And what brings an older store up to date costs the same at any size.
 
 import assert from 'node:assert/strict';
-import { readFileSync, readdirSync } from 'node:fs';
 import { after, before, test } from 'node:test';
 import { startPlane } from './harness.mjs';
+import { undo, versionBefore } from './migrations.mjs';
 import { maintain, maintainAll, numbers, sum } from './retention.mjs';
 
 const START_MS = 1_900_000_000_000;
@@ -166,29 +166,10 @@ const olderStore = (count) => [
    SELECT 'cursor_' || i, :team, 'user_1', 'list', '', '[["${SESSION}",1]]', ${START_MS} FROM ${numbers(count)}`,
 ];
 
-/** The retention migration and those behind it. */
-function retentionMigration() {
-  const folder = new URL('../../migrations/', import.meta.url);
-  const files = readdirSync(folder).filter((file) => file.endsWith('.sql')).sort();
-  const later = files.slice(files.findIndex((file) => file.endsWith('_retention.sql')));
-  const sql = later.map((file) => readFileSync(new URL(file, folder), 'utf8')).join('\n');
-  return { before: Number(later[0].slice(0, 4)) - 1, sql };
-}
-
-/** Takes the retention migration and those behind it back, restarts, and answers what the first request costs. */
+/** Takes the retention migration back, restarts, and answers what the first request costs. */
 async function upgradeCost(count) {
   const where = await teamWith([]);
-  const { before, sql } = retentionMigration();
-  const made = (pattern) => [...sql.matchAll(pattern)].map((found) => found.slice(1));
-  await where.run(made(/CREATE TRIGGER (\w+)/g).map(([name]) => `DROP TRIGGER ${name}`));
-  await where.run(made(/CREATE TABLE (\w+)/g).map(([name]) => `DROP TABLE ${name}`));
-  await where.run(made(/CREATE (?:UNIQUE )?INDEX (\w+)/g).map(([name]) => `DROP INDEX IF EXISTS ${name}`));
-  await where.run(
-    made(/ALTER TABLE (\w+) ADD COLUMN (\w+)/g).map(
-      ([table, column]) => `ALTER TABLE ${table} DROP COLUMN ${column}`,
-    ),
-  );
-  await where.run([`UPDATE server SET schema_version = ${before}`, ...olderStore(count)]);
+  await where.run([...undo(versionBefore('retention')), ...olderStore(count)]);
   await plane.restart();
   const beganMs = performance.now();
   const answer = await plane.api('GET', `/v1/teams/${where.team.id}`, { token: where.token });

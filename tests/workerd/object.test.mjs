@@ -1,11 +1,11 @@
 // What a team's object does beside the core: its store, its clock, its failures.
 
 import assert from 'node:assert/strict';
-import { readFileSync, readdirSync } from 'node:fs';
 import { request } from 'node:http';
 import { after, before, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { startPlane } from './harness.mjs';
+import { undo } from './migrations.mjs';
 
 const START_MS = 1_700_000_000_000;
 const DAY_MS = 86_400_000;
@@ -19,11 +19,6 @@ after(() => plane.stop());
 
 const read = (plane, { team, token }, options) =>
   plane.api('GET', `/v1/teams/${team.id}`, { token, ...options });
-
-function newestMigration() {
-  const folder = new URL('../../migrations/', import.meta.url);
-  return readFileSync(new URL(readdirSync(folder).sort().at(-1), folder), 'utf8');
-}
 
 /** As `read`, with another host; `fetch` would not send it. */
 function readFromHost(plane, { team, token }, host, headers) {
@@ -84,15 +79,7 @@ test('an older store is brought up to date by the first request', async () => {
   const made = await plane.createTeam();
   const team = plane.team(made.team.id);
   const [{ newest }] = await team.query('SELECT schema_version AS newest FROM server');
-  // Everything that the newest migration made.
-  const madeBy = (pattern) => [...newestMigration().matchAll(pattern)].map((found) => found.slice(1));
-  for (const [name] of madeBy(/CREATE TRIGGER (\w+)/g)) await team.query(`DROP TRIGGER ${name}`);
-  for (const [name] of madeBy(/CREATE TABLE (\w+)/g)) await team.query(`DROP TABLE ${name}`);
-  for (const [name] of madeBy(/CREATE (?:UNIQUE )?INDEX (\w+)/g)) await team.query(`DROP INDEX IF EXISTS ${name}`);
-  for (const [table, column] of madeBy(/ALTER TABLE (\w+) ADD COLUMN (\w+)/g)) {
-    await team.query(`ALTER TABLE ${table} DROP COLUMN ${column}`);
-  }
-  await team.query('UPDATE server SET schema_version = ?', newest - 1);
+  for (const statement of undo(newest - 1)) await team.query(statement);
   await plane.restart();
 
   assert.equal((await read(plane, made)).status, 200);

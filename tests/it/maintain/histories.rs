@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use teamplane::auth::Kind;
 use teamplane::domain::credentials::{self, Holder};
+use teamplane::domain::delivering::{self, Outcome};
 use teamplane::ids::{PrincipalId, hex};
 use teamplane::limits::{DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, USER_TOKEN_AGE_MS};
 use teamplane::maintain::{Pass, Slice};
@@ -153,7 +154,8 @@ impl World {
             43..=45 => self.pins(),
             46..=48 => self.delete_session(),
             49..=52 => self.operation(),
-            53..=56 => self.delivery(),
+            53..=54 => self.delivery(),
+            55..=56 => self.app(),
             57..=60 => self.presence(),
             61..=64 => self.belongings(),
             65..=67 => self.retitle(),
@@ -498,6 +500,37 @@ impl World {
                   WHERE id = (SELECT id FROM app_webhook_deliveries
                                WHERE settled_at IS NULL LIMIT 1)"
             ));
+        }
+    }
+
+    /// Apps that come, go, and hear of all that happens; receivers that answer this or that, and
+    /// senders that die before they know.
+    fn app(&mut self) {
+        if !self.is_migrated {
+            return;
+        }
+        let url = "https://example.com/hook";
+        let body = json!({ "name": "app", "webhook_url": url, "events": ["*"] });
+        let apps = self.team.lines("SELECT id FROM apps");
+        let owner = self.team.owner.clone();
+        match self.random.pick(&apps) {
+            Some(app) if self.random.chance(30) => {
+                assert_eq!(self.team.delete(&owner, &format!("/apps/{app}")).status, 204);
+            }
+            Some(app) if self.random.chance(30) => {
+                let enabled = self.team.post(&owner, &format!("/apps/{app}/enable"), json!({}));
+                assert_eq!(enabled.status, 200);
+            }
+            _ if apps.len() < 4 => assert_eq!(self.team.post(&owner, "/apps", body).status, 201),
+            _ => {}
+        }
+        let db = self.team.db();
+        for sending in delivering::lease(&db, &self.team.config).unwrap() {
+            let status = *self.random.pick(&[Some(200), Some(500), Some(410), None]).unwrap();
+            let outcome = Outcome { status, ..Outcome::default() };
+            if self.random.chance(80) {
+                db.transaction(|tx| delivering::record(tx, &sending, &outcome)).unwrap();
+            }
         }
     }
 

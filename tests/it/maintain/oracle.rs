@@ -33,12 +33,15 @@ const TABLES: &[(&str, &str)] = &[
     ("native_effects", "team_id, id, state"),
     ("attachments", "team_id, id, state"),
     ("machine_presence", "team_id, machine_id, linked, lost_at"),
-    ("app_webhook_deliveries", "id"),
     ("app_webhook_attempts", "delivery_id, attempt"),
 ];
 
 /// Tables whose rows retention itself adds to: only those there before are compared.
-const LOGS: &[&str] = &["org_events", "machine_presence_events"];
+const LOGS: &[(&str, &str)] = &[
+    ("org_events", "sequence"),
+    ("machine_presence_events", "sequence"),
+    ("app_webhook_deliveries", "id"),
+];
 
 /// The rules, in an order in which each finds settled what it refers to. `:now` is the time.
 const RULES: &str = "
@@ -162,6 +165,9 @@ const RULES: &str = "
     DELETE FROM o.app_webhook_deliveries
      WHERE settled_at + :day * coalesce((SELECT retention_json ->> 'deliveries_days'
                                            FROM teams WHERE id = team_id), 7) <= :now;
+    DELETE FROM o.app_webhook_deliveries
+     WHERE settled_at IS NULL
+       AND (team_id, app_id) IN (SELECT team_id, app_id FROM main.deleted_apps);
     DELETE FROM o.app_webhook_attempts
      WHERE delivery_id NOT IN (SELECT id FROM o.app_webhook_deliveries);
 ";
@@ -232,7 +238,7 @@ fn at(sql: &str, now_ms: i64) -> String {
 pub fn check(team: &Team) -> Vec<&'static str> {
     let now_ms = team.now_ms.get();
     team.sql("ATTACH ':memory:' AS o");
-    for table in TABLES.iter().map(|(table, _)| table).chain(LOGS) {
+    for (table, _) in TABLES.iter().chain(LOGS) {
         team.sql(&format!("CREATE TABLE o.{table} AS SELECT * FROM main.{table}"));
     }
     team.sql(&at(RULES, now_ms));
@@ -242,12 +248,12 @@ pub fn check(team: &Team) -> Vec<&'static str> {
     }
     team.sql(&at(EVENT_RULE, now_ms));
     // Passes add events of their own, at the time at which they run.
-    for log in LOGS {
+    for (log, key) in LOGS {
         equal(
             team,
             log,
-            "sequence",
-            &format!("SELECT sequence FROM o.{log} WHERE created_at < {now_ms}"),
+            key,
+            &format!("SELECT {key} FROM o.{log} WHERE created_at < {now_ms}"),
             &format!("WHERE created_at < {now_ms}"),
         );
     }
