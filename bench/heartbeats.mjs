@@ -4,7 +4,7 @@ import { atLeast, inTurn, sendAll, table, whole, withPlane } from './lib.mjs';
 import { bare } from './intake.mjs';
 
 const HEARTBEATS = Number(process.env.BENCH_HEARTBEATS ?? 2_000);
-const CONCURRENCY = 4;
+const CONCURRENCY = Number(process.env.CC ?? 4);
 const SHARE_MIN = 0.7;
 
 export const title = 'Heartbeats';
