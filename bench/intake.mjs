@@ -17,7 +17,7 @@ export async function run(print) {
     withPlane({ entry: bare }, (other) => measure(plane, other)),
   );
   print(`A capture of ${whole(MESSAGES)} messages in parts of ${whole(MESSAGES_A_PART)}, begin to commit:\n`);
-  table(print, ['', 'ms', 'messages/s', 'share of it'], [
+  table(print, ['', 'ms', 'messages/s', 'what a capture reaches of it'], [
     ['as a capture', ms, whole((MESSAGES * 1000) / ms), ''],
     ['the same rows bare, with a primary key and full-text search', searchedMs,
       whole((MESSAGES * 1000) / searchedMs), atLeast(SEARCHED_MIN, searchedMs / ms)],

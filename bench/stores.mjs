@@ -1,7 +1,8 @@
 // Stores of many rows, filled once and kept in a folder that git ignores. A section works on a copy.
 
-import { cpSync, existsSync, mkdirSync, readFileSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
-import { constants } from 'node:fs';
+import {
+  constants, cpSync, existsSync, mkdirSync, readFileSync, readdirSync, renameSync, rmSync, writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { hashOf } from '../scripts/lib/hash.mjs';
 import { inRoot } from '../scripts/lib/paths.mjs';
