@@ -18,7 +18,7 @@ export async function run(print) {
   const sizes = STORES.map(whole);
   const [first, last] = [measured[0], measured.at(-1)];
 
-  print(`Units (a row read or written, 4 KiB freed, a fifth of a statement) for each removed row, at`);
+  print('Units (one for a row read or written and for 4 KiB freed, five for a statement) for each removed row, at');
   print(`${sizes.join(', ')} rows a table; beside it the rows that a plain \`DELETE … WHERE\` without an`);
   print('index reads and writes for each of the same rows.\n');
   const heads = ['what goes', ...sizes, `ratio (≤ ${GROWTH_MAX})`, ...sizes.map((size) => `scan, ${size}`)];
