@@ -29,7 +29,7 @@ const GLUE_DIR = 'target/worker';
 export async function build() {
   const installed = await setup();
   const stampFile = inRoot('build/.stamp');
-  const inputs = `${compiler(installed.wasm).text}\n${hashOf(INPUTS)}`;
+  const inputs = `${compiler(installed.wasm).text}\n${profile()}\n${hashOf(INPUTS)}`;
   const stamp = () => `${inputs}\n${hashOf(OUTPUTS)}\n`;
   if (existsSync(stampFile) && readFileSync(stampFile, 'utf8') === stamp()) {
     say('The build is current');
@@ -42,6 +42,12 @@ export async function build() {
   writeFileSync(stampFile, stamp());
   say(`Built ${OUTPUTS.map(describe).join(' and ')}`);
   return installed;
+}
+
+/** What the environment says of the profile: a quick build for oneself is no build for others. */
+function profile() {
+  const names = Object.keys(process.env).filter((name) => name.startsWith('CARGO_PROFILE_'));
+  return names.sort().map((name) => `${name}=${process.env[name]}`).join(' ');
 }
 
 async function compile({ wasm: sysroot, workerBuild, wasmBindgen }) {

@@ -1,5 +1,5 @@
 //! Chunks' bytes that no upload names any more.
-use super::work::{AT_ONCE, Batch, Walks, Work, json};
+use super::work::{AT_ONCE, Batch, Walks, Work, rows};
 use crate::error::Result;
 use crate::ids::TeamId;
 use crate::params;
@@ -24,36 +24,32 @@ pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
                 EXISTS (SELECT 1
                           FROM artifact_chunk_refs AS r
                          WHERE r.team_id = q.team_id AND r.sha256 = q.sha256),
-                coalesce((SELECT octet_length(b.bytes)
-                            FROM artifact_blobs AS b
-                           WHERE b.team_id = q.team_id AND b.sha256 = q.sha256), 0)
+                b.rowid, coalesce(octet_length(b.bytes), 0)
            FROM blob_prune_queue AS q
+           LEFT JOIN artifact_blobs AS b ON b.team_id = q.team_id AND b.sha256 = q.sha256
           WHERE q.team_id > ''
+          ORDER BY q.team_id, q.sha256
           LIMIT ?1",
         params![BLOBS_MAX],
         |row| {
             let (team_id, sha256): (TeamId, String) = (row.get()?, row.get()?);
-            let (named, octets): (bool, i64) = (row.get()?, row.get()?);
-            Ok(((team_id, sha256), if named { 0 } else { octets }))
+            let (named, row_id, octets): (bool, Option<i64>, i64) =
+                (row.get()?, row.get()?, row.get()?);
+            let row_id = row_id.filter(|_| !named);
+            Ok(((team_id, sha256, row_id), row_id.map_or(0, |_| octets)))
         },
     )?;
     let count = queued.len();
     let taken = work.take(tx, queued, BLOB_UNITS);
-    let keys = json(&taken)?;
-    let removed = tx.execute_counted(
-        "DELETE FROM artifact_blobs
-          WHERE (team_id, sha256) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1))
-            AND NOT EXISTS (
-                SELECT 1
-                  FROM artifact_chunk_refs AS r
-                 WHERE r.team_id = artifact_blobs.team_id AND r.sha256 = artifact_blobs.sha256)",
-        params![&keys],
-    )?;
-    work.removed("blobs", removed);
+    let Some((team_id, sha256, _)) = taken.last() else { return Ok(Batch::Done) };
+    let row_ids = taken.iter().filter_map(|(.., row_id)| *row_id).collect::<Vec<_>>();
+    rows!("artifact_blobs").delete(tx, &row_ids)?;
+    work.removed("blobs", row_ids.len() as u64);
+    // They were taken in the queue's order, from its front.
     tx.execute(
         "DELETE FROM blob_prune_queue
-          WHERE (team_id, sha256) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1))",
-        params![&keys],
+          WHERE team_id > '' AND (team_id, sha256) <= (?1, ?2)",
+        params![team_id, sha256],
     )?;
     Ok(Batch::more_if(count == BLOBS_MAX || taken.len() < count))
 }

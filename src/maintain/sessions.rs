@@ -18,6 +18,7 @@ const ROWS_MAX: u64 = 50;
 const KIND_UNITS: u64 = 250;
 
 type Remove = fn(&Tx, &mut Work, &TeamId, &SessionId) -> Result<Batch>;
+/// What a session may hold, and whether it does is asked first: most hold little.
 const KINDS: [Remove; 8] =
     [messages, artifacts, versions, queued_versions, queued_messages, grants, bindings, origins];
 
@@ -31,13 +32,46 @@ pub fn due(db: &Db, _walks: &Walks) -> Result<Option<i64>> {
 }
 
 pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
+    while work.has_room(tx, KIND_UNITS) {
+        if session(tx, work)? == Batch::Done {
+            return Ok(Batch::Done);
+        }
+    }
+    Ok(Batch::More)
+}
+
+/// Removes the first session, or what of it fits into the batch.
+fn session(tx: &Tx, work: &mut Work) -> Result<Batch> {
     let first = tx.query_optional(
-        "SELECT team_id, session_id FROM session_prune_queue WHERE team_id > '' LIMIT 1",
+        "SELECT team_id, session_id,
+                EXISTS (SELECT 1 FROM messages AS m
+                         WHERE m.team_id = q.team_id AND m.session_id = q.session_id),
+                EXISTS (SELECT 1 FROM session_artifacts AS a
+                         WHERE a.team_id = q.team_id AND a.session_id = q.session_id),
+                EXISTS (SELECT 1 FROM session_versions AS v
+                         WHERE v.team_id = q.team_id AND v.session_id = q.session_id),
+                EXISTS (SELECT 1 FROM version_prune_queue AS v
+                         WHERE v.team_id = q.team_id AND v.session_id = q.session_id),
+                EXISTS (SELECT 1 FROM message_prune_queue AS m
+                         WHERE m.team_id = q.team_id AND m.session_id = q.session_id),
+                EXISTS (SELECT 1 FROM session_grants AS g
+                         WHERE g.team_id = q.team_id AND g.session_id = q.session_id),
+                EXISTS (SELECT 1 FROM bindings AS b
+                         WHERE b.team_id = q.team_id AND b.session_id = q.session_id),
+                EXISTS (SELECT 1 FROM origins AS o
+                         WHERE o.team_id = q.team_id AND o.session_id = q.session_id)
+           FROM session_prune_queue AS q
+          WHERE q.team_id > ''
+          LIMIT 1",
         params![],
-        |row| Ok((row.get::<TeamId>()?, row.get::<SessionId>()?)),
+        |row| {
+            let (team_id, session_id): (TeamId, SessionId) = (row.get()?, row.get()?);
+            let holds = KINDS.iter().map(|_| row.get()).collect::<Result<Vec<bool>>>()?;
+            Ok((team_id, session_id, holds))
+        },
     )?;
-    let Some((team_id, session_id)) = first else { return Ok(Batch::Done) };
-    for remove in KINDS {
+    let Some((team_id, session_id, holds)) = first else { return Ok(Batch::Done) };
+    for (remove, _) in KINDS.iter().zip(holds).filter(|(_, holds)| *holds) {
         if !work.has_room(tx, KIND_UNITS) || remove(tx, work, &team_id, &session_id)? == Batch::More
         {
             return Ok(Batch::More);

@@ -9,8 +9,10 @@ export default {
 };
 
 async function callHook(env, { binding, name, hook, args }) {
+  const beganMs = Date.now();
   try {
-    return { value: (await env[binding].getByName(name)[hook](...args)) ?? null };
+    const value = (await env[binding].getByName(name)[hook](...args)) ?? null;
+    return { value, ms: Date.now() - beganMs };
   } catch (error) {
     return { error: `${hook}: ${error.message}` };
   }

@@ -24,7 +24,7 @@ export const APP_ROOT_SECRET = 'app-root-secret-of-the-tests';
 
 const HOOKS = [
   'query', 'alarmAt', 'runAlarm', 'setMaxPages', 'databaseSize', 'abort', 'counts', 'resetCounts',
-  'fail', 'setAlarm', 'setClock', 'instances',
+  'fail', 'setAlarm', 'setClock', 'instances', 'record', 'execEach', 'costOf', 'wasmBytes',
 ];
 
 const DEFAULT_BINDINGS = {
@@ -40,13 +40,16 @@ const DEFAULT_BINDINGS = {
  * Starts the Worker. `bindings` override the defaults; one set to undefined is left out.
  * `persistDir` keeps the storage after `stop`; without it the storage is deleted then.
  * `plain` runs the build as it is deployed: without hooks, counters and driver.
+ * `counts: false` leaves out only the counters, so that nothing slows the core down.
+ * `entry` is served instead of the build: one file with the same classes and hooks.
  * `evicts` lets objects be put to sleep after some ten seconds, as they are when deployed.
  * `log` is called with what the Worker prints, piece by piece; it is dropped otherwise.
  */
 export async function startPlane(options = {}) {
-  const { bindings = {}, persistDir, plain = false, evicts = false, log } = options;
+  const { persistDir, plain = false, counts = true, evicts = false, entry, log } = options;
+  const bindings = { ...(counts ? {} : { TEST_COUNTS: '0' }), ...options.bindings };
   const storageDir = persistDir ?? mkdtempSync(join(tmpdir(), 'teamplane-test-'));
-  const plane = new Plane(miniflareOptions({ bindings, storageDir, plain, evicts, log }));
+  const plane = new Plane(miniflareOptions({ bindings, storageDir, plain, evicts, entry, log }));
   await plane.start();
   plane.onStopped = () => {
     if (!persistDir) rmSync(storageDir, { recursive: true, force: true });
@@ -54,10 +57,15 @@ export async function startPlane(options = {}) {
   return plane;
 }
 
-function miniflareOptions({ bindings, storageDir, plain, evicts, log }) {
+function miniflareOptions({ bindings, storageDir, plain, evicts, entry, log }) {
   const built = [
     { type: 'ESModule', path: join(buildDir, 'index.js') },
     { type: 'CompiledWasm', path: join(buildDir, 'index_bg.wasm') },
+  ];
+  const hooked = ['objects.mjs', 'wasm-memory.mjs'].map((name) => join(here, name));
+  const served = [
+    ...(entry ? [entry] : plain ? [] : hooked).map((path) => ({ type: 'ESModule', path })),
+    ...(entry ? [] : built),
   ];
   const all = { ...DEFAULT_BINDINGS, ...bindings };
   const shared = { compatibilityDate: '2026-04-01' };
@@ -66,7 +74,7 @@ function miniflareOptions({ bindings, storageDir, plain, evicts, log }) {
     ...shared,
     name: 'plane',
     modulesRoot: resolve(here, '../..'),
-    modules: plain ? built : [{ type: 'ESModule', path: join(here, 'objects.mjs') }, ...built],
+    modules: served,
     // `setMaxPageCountForTest`, which fills a database up, is an experimental method.
     compatibilityFlags: plain ? [] : ['experimental'],
     bindings: Object.fromEntries(Object.entries(all).filter(([, value]) => value !== undefined)),
@@ -235,12 +243,16 @@ class Plane {
   }
 
   #hooks(binding, name) {
-    const call = async (hook, args) => {
-      const answer = await this.#drive('hook', { binding, name, hook, args });
-      if (answer.error) throw new Error(answer.error);
-      return answer.value;
-    };
-    return Object.fromEntries(HOOKS.map((hook) => [hook, (...args) => call(hook, args)]));
+    const call = (hook, args) => this.#call({ binding, name, hook, args });
+    const hooks = HOOKS.map((hook) => [hook, async (...args) => (await call(hook, args)).value]);
+    /** Calls any hook. Resolves with `{ value, ms }`: how long it took, seen from inside workerd. */
+    return { ...Object.fromEntries(hooks), timed: (hook, ...args) => call(hook, args) };
+  }
+
+  async #call(input) {
+    const answer = await this.#drive('hook', input);
+    if (answer.error) throw new Error(answer.error);
+    return answer;
   }
 
   /**

@@ -2,6 +2,7 @@
 //
 // The driver calls the hooks for the harness (`plane.team(id)`); what they answer must be JSON.
 
+import { wasmBytes } from './wasm-memory.mjs'; // Before the build, which it looks into.
 import * as plane from '../../build/index.js';
 
 export default plane.default;
@@ -20,7 +21,7 @@ function withHooks(Guarded) {
     constructor(ctx, env) {
       const counts = newCounts();
       const failure = {};
-      super(countSql(ctx, counts, failure), env);
+      super(env.TEST_COUNTS === '0' ? ctx : countSql(ctx, counts, failure), env);
       this.#sql = ctx.storage.sql;
       this.#counts = counts;
       this.#failure = failure;
@@ -92,29 +93,70 @@ function withHooks(Guarded) {
 
     /**
      * What the core's SQL read and wrote since the last reset, as the platform bills it, what its
-     * largest transaction did of that, and how often it set the alarm.
+     * largest transaction did of that, and how often it set the alarm; how long its longest turn
+     * was, in milliseconds: of retention's slices, and of everything else.
      */
     async counts() {
       settle(this.#counts);
-      const { statements, rowsRead, rowsWritten, largest, alarmsSet } = this.#counts;
-      return { statements, rowsRead, rowsWritten, largest, alarmsSet };
+      const { open, turn, ...counts } = this.#counts;
+      return counts;
     }
 
     async resetCounts() {
       Object.assign(this.#counts, newCounts());
+    }
+
+    /** Resets the counters and has them keep, as `recorded`, each `{ query, bindings }` that runs. */
+    async record() {
+      Object.assign(this.#counts, newCounts(), { recorded: [] });
+    }
+
+    /** Runs one statement once for each list of bindings, past the core and its counters. */
+    async execEach(sql, lists) {
+      for (const bindings of lists) this.#sql.exec(sql, ...bindings).toArray();
+    }
+
+    /** What these statements read and write together; they are undone again. */
+    async costOf(statements) {
+      const cost = { rowsRead: 0, rowsWritten: 0 };
+      const undo = new Error('only to see what it costs');
+      try {
+        this.context.storage.transactionSync(() => {
+          for (const sql of statements) {
+            const cursor = this.#sql.exec(sql);
+            cursor.toArray();
+            cost.rowsRead += cursor.rowsRead;
+            cost.rowsWritten += cursor.rowsWritten;
+          }
+          throw undo;
+        });
+      } catch (error) {
+        if (error !== undo) throw error;
+      }
+      return cost;
+    }
+
+    /** How large the memory is that the objects' wasm instance has taken. */
+    async wasmBytes() {
+      return wasmBytes();
     }
   };
 }
 
 function newCounts() {
   const largest = { statements: 0, rowsRead: 0, rowsWritten: 0 };
-  return { statements: 0, rowsRead: 0, rowsWritten: 0, open: [], largest, alarmsSet: 0 };
+  const turns = { turn: null, longestSliceMs: 0, longestTurnMs: 0 };
+  return {
+    statements: 0, rowsRead: 0, rowsWritten: 0, open: [], largest, alarmsSet: 0, recorded: null, ...turns,
+  };
 }
 
 /** A `ctx` whose `storage` counts. Everything else is the runtime's own. */
 function countSql(ctx, counts, failure) {
   const execOne = (query, bindings) => {
     settle(counts, 1000);
+    timeTurn(counts, query);
+    counts.recorded?.push({ query, bindings: bindings.map(toJson) });
     const cursor = ctx.storage.sql.exec(query, ...bindings);
     counts.statements += 1;
     counts.open.push(cursor);
@@ -158,6 +200,25 @@ function countSql(ctx, counts, failure) {
   };
   return facade(ctx, { storage: facade(ctx.storage, { sql, transactionSync, setAlarm }) });
 }
+
+/** A turn is what runs without a break, from its first statement on. Each slice asks for walks. */
+function timeTurn(counts, query) {
+  if (counts.turn === null) {
+    const turn = { beganMs: TrueDate.now(), isSlice: false };
+    counts.turn = turn;
+    queueMicrotask(() => {
+      const longest = turn.isSlice ? 'longestSliceMs' : 'longestTurnMs';
+      counts[longest] = Math.max(counts[longest], TrueDate.now() - turn.beganMs);
+      counts.turn = null;
+    });
+  }
+  counts.turn.isSlice ||= query.includes('FROM maintain_backfill');
+}
+
+const toJson = (value) =>
+  value instanceof ArrayBuffer || ArrayBuffer.isView(value)
+    ? { bytes: [...new Uint8Array(value.buffer ?? value)] }
+    : value;
 
 // In the migrations only the lines of a statement's inside are indented, and a trigger's END.
 const BETWEEN_STATEMENTS = /(?<=;)\s*^(?=--|[A-DF-Z])/m;
