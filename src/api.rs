@@ -5,17 +5,19 @@ pub use crate::answer::{Answer, Body, Chunks, Job, Reply};
 use crate::auth::{self, Token};
 pub use crate::call::{Call, Config, Envelope, HEADERS, Request};
 use crate::domain::{
-    attachments, capture_commit, capture_parts, captures, configuration, continuation_list,
-    continuations, credentials, effects, event_log, grants, groups, heartbeat, idempotency,
-    journal, links, machines, members, message_pages, operation_calls, presence_log, roots, rules,
-    session_export, session_list, session_versions, sessions, sources, team_removal, teams,
-    upload_chunks, upload_commit, upload_content, uploads,
+    attachments, capture_commit, capture_parts, captures, configuration, context_advance,
+    context_commit, context_export, context_import, context_list, context_owner, context_payloads,
+    context_source, contexts, continuation_list, continuations, credentials, effects, event_log,
+    grants, groups, heartbeat, idempotency, journal, links, machines, members, message_pages,
+    operation_calls, presence_log, roots, rules, session_export, session_list, session_versions,
+    sessions, snapshot_admissions, snapshots, sources, team_removal, teams, upload_chunks,
+    upload_commit, upload_content, uploads, usage, worktree_deletion, worktree_routes, worktrees,
 };
 use crate::error::{Code, Error, Result};
 use crate::ids::{Id, ServerId, TeamId};
 use crate::limits::{
-    CHUNK_BYTES_MAX, HEARTBEAT_BYTES_MAX, HEARTBEAT_TENTHS, JSON_BYTES_MAX, PART_BYTES_MAX,
-    RATE_TENTHS, STORE_FULL_PERCENT, URL_BYTES_MAX, WIPE_RETRY_S,
+    CHUNK_BYTES_MAX, CONTEXT_BODY_BYTES_MAX, HEARTBEAT_BYTES_MAX, HEARTBEAT_TENTHS, JSON_BYTES_MAX,
+    PART_BYTES_MAX, RATE_TENTHS, STORE_FULL_PERCENT, URL_BYTES_MAX, WIPE_RETRY_S,
 };
 use crate::maintain;
 use crate::rate::RateLimiter;
@@ -131,6 +133,17 @@ const fn link(path: &'static str, run: Write) -> Route {
     Route { grows: false, ..route("GET", path, Payload::None, Run::Write(run)) }
 }
 
+/// What an agent writes, in the scope that its query names.
+const fn turn(method: &'static str, path: &'static str, payload: Payload, run: Write) -> Route {
+    Route { query: true, ..route(method, path, payload, Run::Write(run)) }
+}
+/// As `turn`, where a full store is no obstacle.
+const fn scoped(method: &'static str, path: &'static str, payload: Payload, run: Write) -> Route {
+    Route { grows: false, ..turn(method, path, payload, run) }
+}
+
+const SMALL: Payload = Payload::Json(JSON_BYTES_MAX);
+const LARGE: Payload = Payload::Json(CONTEXT_BODY_BYTES_MAX);
 const GRANT: Payload = Payload::Json(JSON_BYTES_MAX);
 const PART: Payload = Payload::Json(PART_BYTES_MAX);
 #[allow(clippy::cast_possible_truncation)] // A small constant.
@@ -214,6 +227,42 @@ pub const ROUTES: &[Route] = &[
     get   ("/operations/{operation}",            operation_calls::get),
     find  ("/events",                            event_log::list),
     find  ("/events/current",                    event_log::current),
+    find  ("/contexts",                          context_list::list),
+    turn  ("PUT", "/contexts/{context}",         SMALL, contexts::ensure),
+    find  ("/contexts/{context}",                contexts::get),
+    scoped("PATCH", "/contexts/{context}",       SMALL, contexts::change),
+    scoped("DELETE", "/contexts/{context}",      Payload::None, contexts::delete),
+    turn  ("POST", "/contexts/{context}/commit", LARGE, context_commit::commit),
+    turn  ("POST", "/contexts/{context}/advance", SMALL, context_advance::advance),
+    find  ("/contexts/{context}/source",         context_source::list),
+    find  ("/contexts/{context}/first-user-message", context_source::first_user_message),
+    find  ("/contexts/{context}/payloads/{ref}", context_payloads::get),
+    turn  ("POST", "/contexts/{context}/import", LARGE, context_import::import),
+    find  ("/contexts/{context}/export",         context_export::get),
+    scoped("POST", "/contexts/{context}/reclaim", SMALL, context_owner::reclaim),
+    scoped("PUT", "/contexts/{context}/lease",   SMALL, context_owner::renew),
+    scoped("DELETE", "/contexts/{context}/lease", Payload::None, context_owner::release),
+    turn  ("PUT", "/snapshots/{name}",           LARGE, snapshots::put),
+    find  ("/snapshots/{name}",                  snapshots::get),
+    scoped("DELETE", "/snapshots/{name}",        Payload::None, snapshots::delete),
+    turn  ("PUT", "/snapshots/{name}/admission", SMALL, snapshot_admissions::put),
+    find  ("/snapshots/{name}/admission",        snapshot_admissions::get),
+    scoped("POST", "/snapshots/prune",           SMALL, snapshots::prune),
+    find  ("/worktrees",                         worktrees::list),
+    create("/worktrees",                         worktrees::begin),
+    find  ("/worktrees/{instance}",              worktrees::get),
+    scoped("POST", "/worktrees/{instance}/register", SMALL, worktrees::register),
+    scoped("POST", "/worktrees/{instance}/abandon", SMALL, worktrees::abandon),
+    scoped("POST", "/worktrees/{instance}/begin-deletion", SMALL, worktrees::begin_deletion),
+    scoped("POST", "/worktrees/{instance}/reactivate", SMALL, worktrees::reactivate),
+    Route { query: true, ..long_upkeep("POST", "/worktrees/{instance}/finish-deletion", worktree_deletion::finish) },
+    scoped("POST", "/worktrees/{instance}/validate", SMALL, worktrees::validate),
+    find  ("/worktree-routes/{worktree}",        worktree_routes::get),
+    turn  ("PUT", "/worktree-routes/{worktree}", SMALL, worktree_routes::put),
+    scoped("DELETE", "/worktree-routes/{worktree}", Payload::None, worktree_routes::delete),
+    create("/usage",                             usage::record),
+    find  ("/usage",                             usage::sums),
+    find  ("/usage/calibration",                 usage::calibration),
     empty ("/wipe",                              team_removal::wipe),
     get   ("/maintain",                          maintain::api::get),
     long_upkeep("POST", "/maintain",             maintain::api::run),

@@ -128,4 +128,6 @@ ids! {
     AppId "app",
     DeliveryId "delivery",
     RequestId "request",
+    ValueId "value",
+    AuditId "audit",
 }

@@ -35,6 +35,8 @@ const QUEUES: &[(&str, &str)] = &[
     depth!("blob_prune_queue"),
     depth!("staging_captures"),
     depth!("pending_uploads"),
+    depth!("context_value_queue"),
+    depth!("context_stagings"),
 ];
 
 fn depths(db: &Db) -> Result<Vec<(&'static str, i64)>> {

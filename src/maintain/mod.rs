@@ -12,6 +12,8 @@ pub mod api;
 mod backfill;
 mod blobs;
 mod captures;
+mod checkpoints;
+mod context_history;
 mod deliveries;
 mod events;
 mod expiries;
@@ -22,6 +24,7 @@ mod old_sessions;
 mod overdue;
 mod parts;
 pub mod pass;
+mod payloads;
 pub mod presence;
 mod retention;
 pub mod runner;
@@ -30,8 +33,10 @@ mod settled;
 pub mod storage;
 pub mod teams;
 mod uploads;
+mod values;
 mod versions;
 mod work;
+mod worktrees;
 
 pub use pass::{Outcome, Pass, Slice};
 pub use runner::Runner;
@@ -78,6 +83,11 @@ pub const STEPS: &[Step] = &[
     step("deliveries", deliveries::batch, deliveries::due),
     step("settled",    settled::batch,    settled::due),
     Step { prompt: true, ..step("overdue", overdue::batch, overdue::due) },
+    step("checkpoints", checkpoints::batch, checkpoints::due),
+    step("payloads",   payloads::batch,   payloads::due),
+    step("worktrees",  worktrees::batch,  worktrees::due),
+    step("context_history", context_history::batch, context_history::due),
+    step("values",     values::batch,     values::due),
     step("teams",      teams::batch,      teams::due),
     step("backfill",   backfill::batch,   backfill::due),
 ];

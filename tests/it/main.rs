@@ -1,6 +1,9 @@
 //! Native integration tests: the whole API over real SQLite, in memory.
+
+mod agent;
 mod capture;
 mod captures;
+mod contexts;
 mod credentials;
 mod events;
 mod grants;
