@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 /// What an app needs for contexts, snapshots, worktrees and usage.
-pub const APP_SCOPE: &str = "contexts";
+pub use crate::scopes::CONTEXTS as APP_SCOPE;
 pub const CAPABILITY_HEADER: &str = "X-Context-Capability";
 const WORKSPACE_DEFAULT: &str = "default";
 

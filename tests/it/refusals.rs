@@ -6,6 +6,7 @@ use serde_json::json;
 use teamplane::api::ROUTES;
 use teamplane::auth::Role;
 use teamplane::limits::MACHINE_TOKEN_AGE_MS;
+use teamplane::scopes;
 
 /// What the route answers to owner, admin, member, viewer, a machine and an app without scopes, of
 /// whom none is the custodian of anything that a path names. All see the session by its source.
@@ -14,6 +15,13 @@ struct Row {
     path: &'static str,
     body: &'static str,
     expected: [u16; 6],
+}
+
+impl Row {
+    /// The path without its query.
+    fn route(&self) -> &'static str {
+        self.path.split('?').next().unwrap_or_default()
+    }
 }
 
 const fn row(
@@ -240,10 +248,7 @@ impl World {
 #[test]
 fn every_route_has_a_row_and_every_row_a_route() {
     let mut routes: Vec<_> = ROUTES.iter().map(|route| (route.path, route.method)).collect();
-    let mut rows: Vec<_> = ROWS
-        .iter()
-        .map(|row| (row.path.split('?').next().unwrap_or_default(), row.method))
-        .collect();
+    let mut rows: Vec<_> = ROWS.iter().map(|row| (row.route(), row.method)).collect();
     routes.sort_unstable();
     rows.sort_unstable();
     assert_eq!(routes, rows);
@@ -295,4 +300,32 @@ fn no_route_answers_a_token_that_is_missing_foreign_revoked_or_expired() {
             assert_eq!(w.call(token, row, w.team.id_text()).status, 401, "{}", row.path);
         }
     }
+}
+
+/// The column of the route table says it, and the handlers do it.
+#[test]
+fn an_app_gets_through_where_the_route_names_a_scope_of_its_own_and_nowhere_else() {
+    let mut wrong = Vec::new();
+    let shared = world();
+    let apps: Vec<_> =
+        scopes::ALL.iter().map(|scope| (*scope, shared.team.app(scope, &[scope]).token)).collect();
+    for row in ROWS {
+        let route =
+            ROUTES.iter().find(|r| (r.method, r.path) == (row.method, row.route())).unwrap();
+        for (scope, token) in &apps {
+            let asked = route.apps.unwrap_or(&["never"]);
+            let admitted = asked.is_empty() || asked.contains(scope);
+            let answer = shared.call(token, row, shared.team.id_text());
+            let fits = match admitted {
+                true => answer.status != 403,
+                false => answer.status == row.expected[5],
+            };
+            if !fits {
+                wrong.push(format!("{} {} with {scope}: {}", row.method, row.path, answer.json));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let named = ROUTES.iter().flat_map(|route| route.apps.unwrap_or_default());
+    assert!(named.into_iter().all(|scope| scopes::ALL.contains(scope)));
 }
