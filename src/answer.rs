@@ -9,6 +9,9 @@ pub type Job = Box<dyn FnMut(&Db) -> Result<Option<Answer>>>;
 /// A body made in bounded chunks, with a yield between two.
 pub type Chunks = Box<dyn FnMut(&Db) -> Result<Option<Vec<u8>>>>;
 
+/// Takes a request's body in, piece by piece; nothing is its end, and has it answered.
+pub type Intake = Box<dyn FnMut(&Db, Option<&[u8]>) -> Result<Option<Answer>>>;
+
 pub enum Body {
     Empty,
     Json(String),
@@ -81,4 +84,5 @@ impl Answer {
 pub enum Reply {
     Answer(Answer),
     Job(Job),
+    Intake(Intake),
 }

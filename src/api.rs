@@ -1,7 +1,7 @@
 //! The HTTP API: every endpoint on one line, and the order in which a request may be refused:
 //! route, method, token, team, rate, media type, size; then the handler's fields, role,
 //! existence, precondition, state.
-pub use crate::answer::{Answer, Body, Chunks, Job, Reply};
+pub use crate::answer::{Answer, Body, Chunks, Intake, Job, Reply};
 use crate::auth::{self, Kind, Principal, Token};
 pub use crate::call::{Call, Config, Envelope, HEADERS, Request};
 use crate::domain::{
@@ -17,7 +17,8 @@ use crate::error::{Code, Error, Result};
 use crate::ids::{Id, ServerId, TeamId};
 use crate::limits::{
     CHUNK_BYTES_MAX, CONTEXT_BODY_BYTES_MAX, HEARTBEAT_BYTES_MAX, HEARTBEAT_TENTHS, JSON_BYTES_MAX,
-    PART_BYTES_MAX, RATE_TENTHS, STORE_FULL_PERCENT, URL_BYTES_MAX, WIPE_RETRY_S,
+    PART_BYTES_MAX, PAYLOAD_BYTES_MAX, RATE_TENTHS, STORE_FULL_PERCENT, URL_BYTES_MAX,
+    WIPE_RETRY_S,
 };
 use crate::maintain;
 use crate::rate::RateLimiter;
@@ -30,6 +31,7 @@ use std::rc::Rc;
 type Read = fn(&Db, &Call) -> Result<Answer>;
 type Write = fn(&Tx, &Call) -> Result<Answer>;
 type Long = fn(&Db, &Call) -> Result<Job>;
+type Take = fn(&Db, &Call) -> Result<Intake>;
 
 #[derive(Clone, Copy)]
 pub enum Run {
@@ -41,6 +43,8 @@ pub enum Run {
     Create(Write),
     /// In slices, each of which may open a transaction.
     Long(Long),
+    /// While the body comes in, which is never whole in memory.
+    Take(Take),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -48,13 +52,17 @@ pub enum Payload {
     None,
     Json(usize),
     Bytes(usize),
+    /// Of any type, as it comes.
+    Stream(usize),
 }
 
 impl Payload {
     pub fn bytes_max(self) -> usize {
         match self {
             Payload::None => JSON_BYTES_MAX,
-            Payload::Json(bytes_max) | Payload::Bytes(bytes_max) => bytes_max,
+            Payload::Json(bytes_max) | Payload::Bytes(bytes_max) | Payload::Stream(bytes_max) => {
+                bytes_max
+            }
         }
     }
 }
@@ -144,6 +152,11 @@ const fn long_upkeep(method: &'static str, path: &'static str, run: Long) -> Rou
     Route { grows: false, ..long(method, path, run) }
 }
 
+/// A large body, which is stored while it comes in.
+const fn take(path: &'static str, bytes_max: usize, run: Take) -> Route {
+    route("PUT", path, Payload::Stream(bytes_max), Run::Take(run))
+}
+
 /// A heartbeat, which a full store takes too.
 const fn beat(path: &'static str, run: Write) -> Route {
     let payload = Payload::Json(HEARTBEAT_BYTES_MAX);
@@ -159,18 +172,16 @@ const fn link(path: &'static str, run: Write) -> Route {
     Route { grows: false, ..route("GET", path, Payload::None, Run::Write(run)) }
 }
 
-/// What an agent writes, in the scope that its query names.
+/// What an agent writes, in the scope that its query names; `scoped` where nothing grows.
 const fn turn(method: &'static str, path: &'static str, payload: Payload, run: Write) -> Route {
     Route { query: true, ..route(method, path, payload, Run::Write(run)) }
 }
-/// As `turn`, where a full store is no obstacle.
 const fn scoped(method: &'static str, path: &'static str, payload: Payload, run: Write) -> Route {
     Route { grows: false, ..turn(method, path, payload, run) }
 }
 
 const SMALL: Payload = Payload::Json(JSON_BYTES_MAX);
 const LARGE: Payload = Payload::Json(CONTEXT_BODY_BYTES_MAX);
-const GRANT: Payload = Payload::Json(JSON_BYTES_MAX);
 const PART: Payload = Payload::Json(PART_BYTES_MAX);
 #[allow(clippy::cast_possible_truncation)] // A small constant.
 const CHUNK: Payload = Payload::Bytes(CHUNK_BYTES_MAX as usize);
@@ -232,7 +243,7 @@ pub const ROUTES: &[Route] = &[
     find  ("/sessions/{session}/artifacts",      session_versions::artifacts).apps(&[SESSIONS_READ]),
     find  ("/sessions/{session}/grants",         grants::list).apps(&[SESSIONS_READ]),
     get   ("/sessions/{session}/grants/{kind}/{subject}", grants::get).apps(&[SESSIONS_READ]),
-    set   ("/sessions/{session}/grants/{kind}/{subject}", GRANT, grants::put),
+    set   ("/sessions/{session}/grants/{kind}/{subject}", SMALL, grants::put),
     delete("/sessions/{session}/grants/{kind}/{subject}", grants::remove),
     get   ("/sessions/{session}/export",         session_export::get).apps(&[SESSIONS_READ]),
     create("/sessions/{session}/continuations",  continuations::create).apps(&[CAPTURES_WRITE]),
@@ -263,6 +274,7 @@ pub const ROUTES: &[Route] = &[
     find  ("/contexts/{context}/source",         context_source::list).apps(&[CONTEXTS]),
     find  ("/contexts/{context}/first-user-message", context_source::first_user_message).apps(&[CONTEXTS]),
     find  ("/contexts/{context}/payloads/{ref}", context_payloads::get).apps(&[CONTEXTS]),
+    Route { query: true, ..take("/contexts/{context}/payloads/{ref}", PAYLOAD_BYTES_MAX, context_payloads::upload) }.apps(&[CONTEXTS]),
     turn  ("POST", "/contexts/{context}/import", LARGE, context_import::import).apps(&[CONTEXTS]),
     find  ("/contexts/{context}/export",         context_export::get).apps(&[CONTEXTS]),
     scoped("POST", "/contexts/{context}/reclaim", SMALL, context_owner::reclaim).apps(&[CONTEXTS]),
@@ -421,6 +433,10 @@ fn answer(plane: &Plane, request: &Request) -> Result<Reply> {
         Run::Long(run) => {
             let job = run(db, &call)?;
             route.admits(&call.who).map(|()| Reply::Job(job))
+        }
+        Run::Take(run) => {
+            let intake = run(db, &call)?;
+            route.admits(&call.who).map(|()| Reply::Intake(intake))
         }
     }
 }

@@ -125,9 +125,9 @@ ids! {
     UploadId "upload",
     ContinuationId "continuation",
     CursorId "cursor",
+    BodyId "body",
     AppId "app",
     DeliveryId "delivery",
     RequestId "request",
-    ValueId "value",
     AuditId "audit",
 }

@@ -129,6 +129,9 @@ pub const ARTIFACTS_LISTED_MAX: usize = 1_000;
 pub const PART_MESSAGES_MAX: usize = 1_000;
 pub const MESSAGE_BYTES_MAX: usize = 512 << 10;
 pub const SEARCHED_BYTES_MAX: usize = 64 << 10;
+/// The newest messages of a session that a source which joins it late makes its viewers find.
+pub const WIDENED_MESSAGES_MAX: usize = 10_000;
+pub const WIDENED_AT_ONCE: usize = 12;
 pub const PROJECTION_BYTES_MAX: usize = 64 << 10;
 /// What `until_revision` says of a row that the current version holds.
 pub const UNTIL_OPEN: i64 = SAFE_INTEGER_MAX;
@@ -145,12 +148,18 @@ pub const CHUNKS_MISSING_LISTED_MAX: usize = 512;
 /// Bytes hashed or sent between two yields.
 pub const SLICE_BYTES_MAX: i64 = 4 << 20;
 pub const UPLOAD_AGE_MS: i64 = DAY_MS;
+/// Bodies that are taken in as a stream.
+pub const BODY_CHUNK_BYTES: i64 = 256 << 10;
+/// How long one may take to come in.
+pub const STAGED_BODY_AGE_MS: i64 = HOUR_MS;
 /// Sessions with the upload as their artifact that are looked at for one its reader sees.
 pub const UPLOAD_SESSIONS_ASKED_MAX: usize = 100;
 
 const _: () = assert!(PAGE_ITEMS_DEFAULT <= PAGE_ITEMS_MAX && PAGE_ITEMS_MAX <= SNAPSHOT_PAIRS_MAX);
 const _: () = assert!(MESSAGE_BYTES_MAX <= PART_BYTES_MAX && PART_BYTES_MAX <= JSON_BYTES_MAX);
 const _: () = assert!(MESSAGE_BYTES_MAX <= PAGE_BYTES_MAX);
+// Escaping at most doubles a text.
+const _: () = assert!(WIDENED_AT_ONCE * 2 * SEARCHED_BYTES_MAX < VALUE_BYTES_MAX);
 // Escaping at most doubles a message that is JSON already.
 const _: () = assert!(BATCH_BYTES_MAX + 2 * MESSAGE_BYTES_MAX < VALUE_BYTES_MAX);
 const _: () =
@@ -186,9 +195,7 @@ pub const DIR_BYTES_MAX: usize = 4_096;
 pub const CAPABILITY_BYTES: usize = 32;
 /// A commit, an import or a snapshot; what is larger goes ahead as a payload.
 pub const CONTEXT_BODY_BYTES_MAX: usize = 16 << 20;
-pub const PAYLOAD_BYTES_MAX: i64 = 64 << 20;
-/// A large value's piece.
-pub const CONTEXT_CHUNK_BYTES: usize = 256 << 10;
+pub const PAYLOAD_BYTES_MAX: usize = 64 << 20;
 pub const COMMIT_EVENTS_MAX: usize = 100_000;
 pub const COMMIT_PAYLOADS_MAX: usize = 10_000;
 /// Events or payload refs that one statement takes.
@@ -212,7 +219,7 @@ pub const CALIBRATION_RATIO_MIN: f64 = 0.2;
 pub const CALIBRATION_RATIO_MAX: f64 = 3.0;
 pub const CHECKPOINT_AGE_MS: i64 = 30 * DAY_MS;
 pub const CHECKPOINTS_KEPT: usize = 3;
-/// Payloads that nothing names, and values that never arrived.
+/// Payloads that nothing names.
 pub const STAGED_PAYLOAD_AGE_MS: i64 = DAY_MS;
 /// What a deleted context holds, and audits.
 pub const REVOKED_AGE_MS: i64 = 365 * DAY_MS;
@@ -221,7 +228,6 @@ pub const WORKTREE_AGE_MS: i64 = 30 * DAY_MS;
 pub const CONTEXT_OPERATION_AGE_MS: i64 = 30 * DAY_MS;
 pub const USAGE_AGE_MS: i64 = 400 * DAY_MS;
 
-const _: () = assert!(CONTEXT_CHUNK_BYTES < VALUE_BYTES_MAX);
 // A statement's rows, each of a few labels, escaped.
 const _: () = assert!(COMMIT_ROWS_AT_ONCE * 7 * LABEL_BYTES_MAX * 2 < VALUE_BYTES_MAX);
 

@@ -180,6 +180,10 @@ fn make_version(tx: &Tx, call: &Call, held: &Held, target: &Target) -> Result<Ou
         bind_origin(tx, call, held, &session_id)?;
     }
     let messages_changed = capture_messages::change(tx, call, held, &current, &new)?;
+    let joins = current.origins.iter().all(|(source_id, ..)| source_id != held.source_id.as_str());
+    if joins && current.revision > 0 {
+        capture_messages::widen_scope(tx, call, &new)?;
+    }
     let unchanged = current.revision > 0
         && !messages_changed
         && current.source_id == held.source_id.as_str()

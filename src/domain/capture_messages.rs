@@ -6,7 +6,7 @@ use crate::domain::capture_commit::{Current, Version};
 use crate::domain::capture_parts::{Message, digest};
 use crate::domain::captures::Held;
 use crate::error::{Error, Result};
-use crate::limits::BATCH_BYTES_MAX;
+use crate::limits::{BATCH_BYTES_MAX, WIDENED_AT_ONCE, WIDENED_MESSAGES_MAX};
 use crate::params;
 use crate::store::Tx;
 use serde_json::value::RawValue;
@@ -125,6 +125,40 @@ fn insert_part(
     }
     batch.insert(tx, call, new)?;
     Ok(batch.inserted)
+}
+
+/// A further source joins the session: whoever sees that source finds what is there already.
+pub fn widen_scope(tx: &Tx, call: &Call, new: &Version) -> Result<()> {
+    let mut before = new.message_count;
+    for _ in 0..WIDENED_MESSAGES_MAX / WIDENED_AT_ONCE {
+        let carried = tx.query(
+            "SELECT id, ordinal, value_json FROM messages
+              WHERE team_id = ?1 AND session_id = ?2 AND ordinal < CAST(?3 AS INTEGER)
+                AND until_revision = 9007199254740991 AND revision < ?4
+              ORDER BY ordinal DESC
+              LIMIT CAST(?5 AS INTEGER)",
+            params![&call.who.team_id, new.session_id, before, new.revision, WIDENED_AT_ONCE],
+            |row| Ok((row.get::<i64>()?, row.get::<i64>()?, row.get::<String>()?)),
+        )?;
+        let Some((_, first, _)) = carried.last() else { return Ok(()) };
+        before = *first;
+        let texts = carried
+            .iter()
+            .map(|(id, _, sent)| Ok((id, Message::read(sent)?.searched_text(sent))))
+            .collect::<Result<Vec<_>>>()?;
+        let texts = serde_json::to_string(&texts).map_err(|e| Error::internal(e.to_string()))?;
+        tx.execute(
+            "DELETE FROM message_search
+              WHERE rowid IN (SELECT j.value ->> 0 FROM json_each(?1) j)",
+            params![&texts],
+        )?;
+        tx.execute(
+            "INSERT INTO message_search (rowid, text, scope)
+             SELECT j.value ->> 0, j.value ->> 1, ?2 FROM json_each(?1) j",
+            params![&texts, &new.scope],
+        )?;
+    }
+    Ok(())
 }
 
 /// Messages on their way into the store, as the JSON of two statements' parameters.

@@ -1,6 +1,7 @@
 //! Who may use a context: the workspace and worktree that a request names, the capability by
 //! which a context's owner proves itself, and the checks that every call makes in one order.
 use crate::api::Call;
+use crate::auth::Principal;
 use crate::domain::contexts::{self, Context};
 use crate::domain::worktrees;
 use crate::error::{Code, Error, Result};
@@ -101,39 +102,44 @@ pub fn principal_mismatch() -> Error {
 }
 
 /// Whether the context is the caller's, by principal and workspace.
-pub fn is_subjects(call: &Call, scope: &Scope, context: &Context) -> bool {
-    context.subject_id == call.who.principal_id.as_str() && context.workspace == scope.workspace
+pub fn is_subjects(who: &Principal, scope: &Scope, context: &Context) -> bool {
+    context.subject_id == who.principal_id.as_str() && context.workspace == scope.workspace
 }
 
 /// Whether the caller proves to be the context's owner.
-pub fn is_owners(call: &Call, scope: &Scope, hash: &[u8; 32], context: &Context) -> bool {
+pub fn is_owners(who: &Principal, scope: &Scope, hash: &[u8; 32], context: &Context) -> bool {
     let same: bool = context.capability_hash.ct_eq(hash).into();
-    is_subjects(call, scope, context) && same
+    is_subjects(who, scope, context) && same
 }
 
 /// The caller's own context, in whatever state.
 ///
 /// In this order: `403 principal_mismatch` without a capability, `404`, `403` for another's.
-pub fn owned(db: &Db, call: &Call, scope: &Scope, capability: &Capability) -> Result<Context> {
+pub fn owned(
+    db: &Db,
+    who: &Principal,
+    (scope, context_id): (&Scope, &str),
+    capability: &Capability,
+) -> Result<Context> {
     let hash = capability.bound()?;
-    let context = contexts::load(db, &call.who.team_id, call.segment(0))?;
+    let context = contexts::load(db, &who.team_id, context_id)?;
     let context = context.ok_or_else(Error::not_found)?;
-    if is_owners(call, scope, hash, &context) { Ok(context) } else { Err(principal_mismatch()) }
+    if is_owners(who, scope, hash, &context) { Ok(context) } else { Err(principal_mismatch()) }
 }
 
 /// The context is used where it was made: in no worktree, or in the same instance, which is
 /// active. `409 worktree_state` otherwise.
-pub fn in_place(db: &Db, call: &Call, scope: &Scope, context: &Context) -> Result<()> {
-    in_its_worktree(db, call, scope, context)?;
-    worktrees::require_active(db, &call.who.team_id, scope)
+pub fn in_place(db: &Db, who: &Principal, scope: &Scope, context: &Context) -> Result<()> {
+    in_its_worktree(db, who, scope, context)?;
+    worktrees::require_active(db, &who.team_id, scope)
 }
 
 /// As `in_place`, where that the instance is active has been asked already.
-pub fn in_its_worktree(db: &Db, call: &Call, scope: &Scope, context: &Context) -> Result<()> {
+pub fn in_its_worktree(db: &Db, who: &Principal, scope: &Scope, context: &Context) -> Result<()> {
     if context.instance_id == scope.instance_id && context.worktree == scope.worktree {
         return Ok(());
     }
-    let state = worktrees::state(db, &call.who.team_id, &context.workspace, &context.instance_id)?;
+    let state = worktrees::state(db, &who.team_id, &context.workspace, &context.instance_id)?;
     let message = "the context was made in another worktree, or in none; name that one";
     Err(worktrees::refusal(message, state.as_deref()))
 }
@@ -148,9 +154,14 @@ pub fn alive(context: &Context) -> Result<()> {
 }
 
 /// The caller's own context, alive and in its place.
-pub fn usable(db: &Db, call: &Call, scope: &Scope, capability: &Capability) -> Result<Context> {
-    let context = owned(db, call, scope, capability)?;
-    in_place(db, call, scope, &context)?;
+pub fn usable(
+    db: &Db,
+    who: &Principal,
+    (scope, context_id): (&Scope, &str),
+    capability: &Capability,
+) -> Result<Context> {
+    let context = owned(db, who, (scope, context_id), capability)?;
+    in_place(db, who, scope, &context)?;
     alive(&context)?;
     Ok(context)
 }
@@ -159,10 +170,10 @@ pub fn usable(db: &Db, call: &Call, scope: &Scope, capability: &Capability) -> R
 pub fn subjects(db: &Db, call: &Call, scope: &Scope) -> Result<Context> {
     let context = contexts::load(db, &call.who.team_id, call.segment(0))?;
     let context = context.ok_or_else(Error::not_found)?;
-    if !is_subjects(call, scope, &context) {
+    if !is_subjects(&call.who, scope, &context) {
         return Err(principal_mismatch());
     }
     alive(&context)?;
-    in_place(db, call, scope, &context)?;
+    in_place(db, &call.who, scope, &context)?;
     Ok(context)
 }

@@ -57,9 +57,9 @@ pub fn advance(tx: &Tx, call: &Call) -> Result<Answer> {
     let team_id = &call.who.team_id;
     capability.bound()?;
     worktrees::require_active(tx, team_id, &scope)?;
-    let context = context_access::owned(tx, call, &scope, &capability)?;
+    let context = context_access::owned(tx, &call.who, (&scope, call.segment(0)), &capability)?;
     context_access::alive(&context)?;
-    context_access::in_its_worktree(tx, call, &scope, &context)?;
+    context_access::in_its_worktree(tx, &call.who, &scope, &context)?;
 
     let fingerprint = Fingerprint::of(&advance)?.end();
     let key = ("advance", &fingerprint);

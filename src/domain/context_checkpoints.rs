@@ -1,11 +1,12 @@
 //! Checkpoints: the committed states of a working context. Which of them may go is decided here,
 //! and when the next one may is kept in its context's row by every write that can change it.
 use crate::api::{Answer, Call};
-use crate::domain::context_values::{self, Stored};
+use crate::domain::bodies;
+use crate::domain::context_values::Stored;
 use crate::domain::contexts::{Binding, Context, Revision};
 use crate::error::{Code, Error, Result};
 use crate::guard;
-use crate::ids::{TeamId, ValueId, hex};
+use crate::ids::{BodyId, TeamId, hex};
 use crate::limits::{
     ALGORITHM_BYTES_MAX, CHECKPOINT_AGE_MS, CHECKPOINTS_KEPT, IDENTIFIER_BYTES_MAX,
     LABEL_BYTES_MAX, SAFE_INTEGER_MAX, SUMMARY_BYTES_MAX,
@@ -95,8 +96,8 @@ pub fn insert(
 ) -> Result<String> {
     let id = sent.id(&context.id, operation_id, revision.source);
     let inline = sent.active_context.map(|raw| raw.get().as_bytes());
-    let value_id = match inline {
-        Some(bytes) => Some(context_values::write(tx, team_id, bytes)?),
+    let body_id = match inline {
+        Some(bytes) => Some(bodies::write(tx, team_id, bytes)?),
         None => None,
     };
     let (sha256, size) = payload.unwrap_or_else(|| {
@@ -107,7 +108,7 @@ pub fn insert(
         "INSERT INTO context_checkpoints
              (team_id, context_id, durable_revision, id, session_revision, source_start,
               source_end, turn_id, algorithm, schema_version, summary_model, summary_json,
-              provider, model, generation, payload_ref, value_id, sha256, size, created_at)
+              provider, model, generation, payload_ref, body_id, sha256, size, created_at)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
                  ?19, ?20)
          ON CONFLICT (team_id, context_id, id) DO NOTHING",
@@ -128,7 +129,7 @@ pub fn insert(
             &binding.model,
             binding.generation,
             sent.active_context_ref.as_ref(),
-            value_id.as_ref(),
+            body_id.as_ref(),
             &sha256,
             size,
             tx.now_ms
@@ -172,7 +173,7 @@ macro_rules! read_working {
                 "SELECT k.id, k.turn_id, k.algorithm, k.schema_version, k.summary_model,
                         k.source_start, k.source_end, k.session_revision, k.durable_revision,
                         k.provider, k.model, k.generation, k.payload_ref, k.sha256, k.size,
-                        k.created_at, k.summary_json, coalesce(k.value_id, p.value_id)
+                        k.created_at, k.summary_json, coalesce(k.body_id, p.body_id)
                    FROM context_checkpoints AS k
                    LEFT JOIN context_payloads AS p
                      ON p.team_id = k.team_id AND p.context_id = k.context_id
@@ -208,11 +209,11 @@ fn working(team_id: &TeamId, row: &mut crate::store::Row) -> Result<Working> {
     meta["size"] = json!(size);
     meta["created_at"] = json!(row.get::<i64>()?);
     let summary = row.get::<Option<String>>()?.unwrap_or_else(|| "null".into());
-    let value_id: Option<ValueId> = row.get()?;
+    let body_id: Option<BodyId> = row.get()?;
     let mut meta = meta.to_string();
     meta.truncate(meta.len() - 1);
     let meta = format!(r#"{meta},"summary_metadata":{summary}"#);
-    let stored = value_id.map(|value_id| Stored { team_id: team_id.clone(), value_id, size });
+    let stored = body_id.map(|body_id| Stored { team_id: team_id.clone(), body_id, size });
     Ok(Working { meta, payload_ref, stored, size })
 }
 

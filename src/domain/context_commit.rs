@@ -102,9 +102,9 @@ pub fn commit(tx: &Tx, call: &Call) -> Result<Answer> {
     let team_id = &call.who.team_id;
     capability.bound()?;
     worktrees::require_active(tx, team_id, &scope)?;
-    let context = context_access::owned(tx, call, &scope, &capability)?;
+    let context = context_access::owned(tx, &call.who, (&scope, call.segment(0)), &capability)?;
     context_access::alive(&context)?;
-    context_access::in_its_worktree(tx, call, &scope, &context)?;
+    context_access::in_its_worktree(tx, &call.who, &scope, &context)?;
 
     let fingerprint = commit.fingerprint()?;
     let key = ("commit", &fingerprint);

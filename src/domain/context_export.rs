@@ -7,7 +7,7 @@ use crate::domain::contexts::{self, Context};
 use crate::domain::{context_audits, context_source};
 use crate::error::{Code, Error, Result};
 use crate::guard;
-use crate::ids::{Id, ValueId};
+use crate::ids::{BodyId, Id};
 use crate::limits::{EXPORT_BYTES_MAX, PAGE_ITEMS_MAX};
 use crate::params;
 use crate::store::Db;
@@ -24,7 +24,7 @@ pub fn get(db: &Db, call: &Call) -> Result<Answer> {
     let scope = context_access::scope(call)?;
     let capability = Capability::read(call)?;
     guard::member_or_app(&call.who, APP_SCOPE)?;
-    let context = context_access::usable(db, call, &scope, &capability)?;
+    let context = context_access::usable(db, &call.who, (&scope, call.segment(0)), &capability)?;
     if context.payload_bytes > EXPORT_BYTES_MAX {
         let message = format!("an export may have at most {EXPORT_BYTES_MAX} bytes of payloads");
         return Err(Error::new(Code::ExportTooLarge, message).with("limit", EXPORT_BYTES_MAX));
@@ -114,7 +114,7 @@ impl Export {
 
     fn payload(&mut self, db: &Db) -> Result<Vec<u8>> {
         let next = db.query_optional(
-            "SELECT ref, sha256, size, retention, value_id
+            "SELECT ref, sha256, size, retention, body_id
                FROM context_payloads
               WHERE team_id = ?1 AND context_id = ?2 AND ref > ?3
               ORDER BY ref
@@ -123,10 +123,10 @@ impl Export {
             |row| {
                 let (name, sha256): (String, String) = (row.get()?, row.get()?);
                 let (size, retention): (i64, Option<String>) = (row.get()?, row.get()?);
-                Ok((name, sha256, size, retention, row.get::<Option<ValueId>>()?))
+                Ok((name, sha256, size, retention, row.get::<Option<BodyId>>()?))
             },
         )?;
-        let Some((name, sha256, size, retention, value_id)) = next else {
+        let Some((name, sha256, size, retention, body_id)) = next else {
             self.at = Stage::Done;
             let end = json!({ "events": self.after_sequence, "payloads": self.payloads });
             return Ok((json!({ "end": end }).to_string() + "\n").into_bytes());
@@ -134,15 +134,15 @@ impl Export {
         self.payloads += 1;
         let mut line = json!({ "payload": {
             "ref": name, "sha256": sha256, "size": size, "retention": retention,
-            "hash_only": value_id.is_none(),
+            "hash_only": body_id.is_none(),
         } })
         .to_string();
         self.after_ref = name;
-        if let Some(value_id) = value_id {
+        if let Some(body_id) = body_id {
             line.truncate(line.len() - 2);
             line.push_str(r#","bytes":""#);
             let team_id = self.who.team_id.clone();
-            self.open = Some((Stored { team_id, value_id, size }, 0, Vec::new()));
+            self.open = Some((Stored { team_id, body_id, size }, 0, Vec::new()));
         } else {
             line.push('\n');
         }

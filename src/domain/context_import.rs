@@ -51,7 +51,7 @@ pub fn import(tx: &Tx, call: &Call) -> Result<Answer> {
     let hash = capability.bound()?;
     let team_id = &call.who.team_id;
     let context = if contexts::load(tx, team_id, call.segment(0))?.is_some() {
-        context_access::usable(tx, call, &scope, &capability)?
+        context_access::usable(tx, &call.who, (&scope, call.segment(0)), &capability)?
     } else {
         worktrees::require_active(tx, team_id, &scope)?;
         let (provider, model) = (LEGACY.into(), LEGACY.into());

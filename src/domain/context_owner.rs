@@ -26,7 +26,7 @@ pub fn reclaim(tx: &Tx, call: &Call) -> Result<Answer> {
     let team_id = &call.who.team_id;
     let context = contexts::load(tx, team_id, call.segment(0))?;
     let mut context = context.ok_or_else(Error::not_found)?;
-    if !context_access::is_subjects(call, &scope, &context) {
+    if !context_access::is_subjects(&call.who, &scope, &context) {
         return Err(context_access::principal_mismatch());
     }
     context_access::alive(&context)?;
@@ -34,7 +34,7 @@ pub fn reclaim(tx: &Tx, call: &Call) -> Result<Answer> {
         let message = "the context was made in a worktree; name that one";
         return Err(Error::field("instance", message));
     }
-    context_access::in_its_worktree(tx, call, &scope, &context)?;
+    context_access::in_its_worktree(tx, &call.who, &scope, &context)?;
     worktrees::require_active(tx, team_id, &scope)?;
     is_free(&context, tx.now_ms)?;
 
@@ -82,7 +82,8 @@ fn set_lease(tx: &Tx, call: &Call, lease_at: Option<i64>) -> Result<bool> {
     guard::member_or_app(&call.who, APP_SCOPE)?;
     let hash = capability.bound()?;
     let context = contexts::load(tx, &call.who.team_id, call.segment(0))?;
-    let mine = context.filter(|context| context_access::is_owners(call, &scope, hash, context));
+    let mine =
+        context.filter(|context| context_access::is_owners(&call.who, &scope, hash, context));
     let Some(context) = mine.filter(|context| context.deleted_at.is_none()) else {
         return Ok(false);
     };

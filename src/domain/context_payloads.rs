@@ -1,13 +1,14 @@
 //! A context's payloads: bytes that its events and checkpoints name, or only their digest. They
 //! are uploaded ahead or come with a commit, and are known by their ref within their context only.
-use crate::api::{Answer, Body, Call};
+use crate::api::{Answer, Body, Call, Intake};
+use crate::domain::bodies::{self, Published, Taken};
 use crate::domain::context_access::{self, APP_SCOPE, Capability};
 use crate::domain::context_checkpoints::conflict;
-use crate::domain::context_values::{self, Stored};
+use crate::domain::context_values::Stored;
 use crate::error::{Code, Error, Result};
 use crate::guard;
-use crate::ids::{TeamId, ValueId, hex};
-use crate::limits::{COMMIT_ROWS_AT_ONCE, LABEL_BYTES_MAX, SAFE_INTEGER_MAX};
+use crate::ids::{BodyId, TeamId, hex};
+use crate::limits::{COMMIT_ROWS_AT_ONCE, LABEL_BYTES_MAX, PAYLOAD_BYTES_MAX, SAFE_INTEGER_MAX};
 use crate::params;
 use crate::store::{Db, Tx};
 use base64::Engine as _;
@@ -85,7 +86,7 @@ struct Held {
     sha256: String,
     size: i64,
     retention: Option<String>,
-    value_id: Option<ValueId>,
+    body_id: Option<BodyId>,
 }
 
 fn held(
@@ -99,7 +100,7 @@ fn held(
     for some in refs.chunks(COMMIT_ROWS_AT_ONCE) {
         let some = serde_json::to_string(some).map_err(|e| Error::internal(e.to_string()))?;
         let rows = db.query(
-            "SELECT p.ref, p.sha256, p.size, p.retention, p.value_id
+            "SELECT p.ref, p.sha256, p.size, p.retention, p.body_id
                FROM json_each(?1) AS r
               CROSS JOIN context_payloads AS p
                  ON p.team_id = ?2 AND p.context_id = ?3 AND p.ref = r.value",
@@ -110,7 +111,7 @@ fn held(
                     sha256: row.get()?,
                     size: row.get()?,
                     retention: row.get()?,
-                    value_id: row.get()?,
+                    body_id: row.get()?,
                 };
                 Ok((name, held))
             },
@@ -138,7 +139,7 @@ pub fn name(
     for (index, payload) in payloads.iter().enumerate() {
         let bytes = payload.decoded(&format!("payloads[{index}]"))?;
         let is_source = named.active != Some(payload.r#ref.as_str());
-        let value_id = put(tx, team_id, context_id, payload, bytes, held.get(&payload.r#ref), {
+        let body_id = put(tx, team_id, context_id, payload, bytes, held.get(&payload.r#ref), {
             is_source || named.sources.contains(payload.r#ref.as_str())
         })
         .map_err(|error| match error.code {
@@ -151,7 +152,7 @@ pub fn name(
                 sha256: payload.sha256.clone(),
                 size: payload.size,
                 retention: Some(payload.retention.clone()),
-                value_id,
+                body_id,
             },
         );
     }
@@ -161,7 +162,7 @@ pub fn name(
     }
     keep(tx, team_id, context_id, &named.sources.iter().copied().collect::<Vec<_>>(), true)?;
     let Some(active) = named.active else { return Ok(None) };
-    let Some(Held { sha256, size, value_id: Some(_), .. }) = held.remove(active) else {
+    let Some(Held { sha256, size, body_id: Some(_), .. }) = held.remove(active) else {
         let message = "active_context_ref names no payload whose bytes are there";
         return Err(Error::new(Code::PayloadNotFound, message)
             .with("field", "checkpoint.active_context_ref"));
@@ -179,7 +180,7 @@ fn put(
     bytes: Option<Vec<u8>>,
     held: Option<&Held>,
     is_source: bool,
-) -> Result<Option<ValueId>> {
+) -> Result<Option<BodyId>> {
     if let Some(held) = held {
         let Held { sha256, size, retention, .. } = held;
         let same_retention = retention.as_ref().is_none_or(|kept| *kept == payload.retention);
@@ -187,19 +188,19 @@ fn put(
             return Err(conflict(format!("the payload {} is there otherwise", payload.r#ref)));
         }
     }
-    let known = held.and_then(|held| held.value_id.clone());
-    let value_id = match (known, bytes) {
-        (None, Some(bytes)) => Some(context_values::write(tx, team_id, &bytes)?),
+    let known = held.and_then(|held| held.body_id.clone());
+    let body_id = match (known, bytes) {
+        (None, Some(bytes)) => Some(bodies::write(tx, team_id, &bytes)?),
         (known, _) => known,
     };
     tx.execute(
         "INSERT INTO context_payloads
-             (team_id, context_id, ref, sha256, size, retention, value_id, is_source, created_at)
+             (team_id, context_id, ref, sha256, size, retention, body_id, is_source, created_at)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
          ON CONFLICT (team_id, context_id, ref) DO UPDATE
-            SET retention = excluded.retention, value_id = excluded.value_id,
+            SET retention = excluded.retention, body_id = excluded.body_id,
                 is_source = max(is_source, excluded.is_source), staged_at = NULL
-          WHERE retention IS NULL OR value_id IS NOT excluded.value_id
+          WHERE retention IS NULL OR body_id IS NOT excluded.body_id
              OR is_source < excluded.is_source OR staged_at IS NOT NULL",
         params![
             team_id,
@@ -208,12 +209,12 @@ fn put(
             &payload.sha256,
             payload.size,
             &payload.retention,
-            value_id.as_ref(),
+            body_id.as_ref(),
             is_source,
             tx.now_ms
         ],
     )?;
-    Ok(value_id)
+    Ok(body_id)
 }
 
 /// Payloads that are named now stay: as a source for good, else while a checkpoint names them.
@@ -239,36 +240,52 @@ pub fn payload_ref<'a>(call: &'a Call) -> Result<&'a str> {
     Ok(call.segment(1))
 }
 
-/// Takes in what was uploaded: a value with its digest and size. The same again changes nothing.
+/// `PUT /contexts/{context}/payloads/{ref}` takes the bytes in as they come, before a commit names
+/// them. The same again changes nothing; what nothing names goes after a day.
 ///
-/// `409 checkpoint_conflict` where the ref has other bytes.
-pub fn arrive(
-    tx: &Tx,
-    team_id: &TeamId,
-    context_id: &str,
-    name: &str,
-    (value_id, sha256, size): (&ValueId, &str, i64),
-) -> Result<()> {
+/// `409 checkpoint_conflict` where the ref has other bytes. Whose the context is, and that its
+/// worktree is active, is asked again in the transaction of the last byte.
+pub fn upload(db: &Db, call: &Call) -> Result<Intake> {
+    context_access::context_id(call)?;
+    let name = payload_ref(call)?.to_owned();
+    let scope = context_access::scope(call)?;
+    let capability = Capability::read(call)?;
+    guard::member_or_app(&call.who, APP_SCOPE)?;
+    let context_id = call.segment(0).to_owned();
+    context_access::usable(db, &call.who, (&scope, &context_id), &capability)?;
+
+    Ok(bodies::intake(call, PAYLOAD_BYTES_MAX, move |tx, who, taken| {
+        guard::member_or_app(who, APP_SCOPE)?;
+        let context = context_access::usable(tx, who, (&scope, &context_id), &capability)?;
+        let answer = Answer::no_content();
+        if arrive(tx, &who.team_id, &context.id, &name, taken)? {
+            Ok(Published::Kept(answer))
+        } else {
+            Ok(Published::Unused(answer))
+        }
+    }))
+}
+
+/// Whether what has arrived is used: its ref has no bytes yet.
+fn arrive(tx: &Tx, team_id: &TeamId, context_id: &str, name: &str, taken: &Taken) -> Result<bool> {
+    let Taken { body_id, size, sha256 } = *taken;
     let known = held(tx, team_id, context_id, &BTreeSet::from([name]))?.remove(name);
-    if let Some(known) = known {
-        if known.sha256 != sha256 || known.size != size {
-            return Err(conflict("this ref has other bytes; use a new one").with("field", "ref"));
-        }
-        if known.value_id.is_some() {
-            return context_values::release(tx, team_id, value_id);
-        }
-        return tx.execute(
-            "UPDATE context_payloads SET value_id = ?4
-              WHERE team_id = ?1 AND context_id = ?2 AND ref = ?3",
-            params![team_id, context_id, name, value_id],
-        );
+    if let Some(known) = &known
+        && (known.sha256 != sha256 || known.size != size)
+    {
+        return Err(conflict("this ref has other bytes; use a new one").with("field", "ref"));
+    }
+    if known.is_some_and(|known| known.body_id.is_some()) {
+        return Ok(false);
     }
     tx.execute(
         "INSERT INTO context_payloads
-             (team_id, context_id, ref, sha256, size, value_id, staged_at, created_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7)",
-        params![team_id, context_id, name, sha256, size, value_id, tx.now_ms],
-    )
+             (team_id, context_id, ref, sha256, size, body_id, staged_at, created_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7)
+         ON CONFLICT (team_id, context_id, ref) DO UPDATE SET body_id = excluded.body_id",
+        params![team_id, context_id, name, sha256, size, body_id, tx.now_ms],
+    )?;
+    Ok(true)
 }
 
 /// `GET /contexts/{context}/payloads/{ref}` sends the bytes; `204` where only the digest, which is
@@ -279,18 +296,18 @@ pub fn get(db: &Db, call: &Call) -> Result<Answer> {
     let scope = context_access::scope(call)?;
     let capability = Capability::read(call)?;
     guard::viewer_or_app(&call.who, APP_SCOPE)?;
-    let context = context_access::usable(db, call, &scope, &capability)?;
+    let context = context_access::usable(db, &call.who, (&scope, call.segment(0)), &capability)?;
 
     let team_id = &call.who.team_id;
     let held = held(db, team_id, &context.id, &BTreeSet::from([name]))?.remove(name);
-    let Some(Held { sha256, size, value_id, .. }) = held else {
+    let Some(Held { sha256, size, body_id, .. }) = held else {
         return Err(Error::new(Code::PayloadNotFound, "the context has no such payload"));
     };
     let tag = format!("\"{sha256}\"");
-    let Some(value_id) = value_id else {
+    let Some(body_id) = body_id else {
         return Ok(Answer::no_content().with("ETag", tag));
     };
-    let stored = Stored { team_id: team_id.clone(), value_id, size };
+    let stored = Stored { team_id: team_id.clone(), body_id, size };
     let body = Body::Chunks(stored.chunks(call, Vec::new(), Vec::new()));
     Ok(Answer { body, ..Answer::default() }
         .with("Content-Type", "application/octet-stream")

@@ -119,7 +119,7 @@ pub fn list(db: &Db, call: &Call) -> Result<Answer> {
     crate::page::limit(query.limit)?;
     let capability = Capability::read(call)?;
     guard::viewer_or_app(&call.who, APP_SCOPE)?;
-    let context = context_access::usable(db, call, &scope, &capability)?;
+    let context = context_access::usable(db, &call.who, (&scope, call.segment(0)), &capability)?;
 
     let (events, next) = page(db, call, &context.id, &query, Some(from..=to))?;
     call.list(&events, next.as_deref())
@@ -133,7 +133,7 @@ pub fn first_user_message(db: &Db, call: &Call) -> Result<Answer> {
     guard::viewer_or_app(&call.who, APP_SCOPE)?;
     let context = crate::domain::contexts::load(db, &call.who.team_id, call.segment(0))?;
     let context = context.ok_or_else(Error::not_found)?;
-    if !context_access::is_subjects(call, &scope, &context) {
+    if !context_access::is_subjects(&call.who, &scope, &context) {
         return Err(context_access::principal_mismatch());
     }
 

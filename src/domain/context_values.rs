@@ -1,68 +1,30 @@
-//! Large values in pieces: payloads, active contexts, snapshots. A value is written once, under an
-//! id of its own, and read piece by piece; nothing holds more than one piece of a large one.
+//! Large values of contexts: payloads, active contexts, snapshots. Each is a body, read piece by
+//! piece; nothing holds more than one piece of a large one.
 use crate::api::{Answer, Body, Call, Chunks};
 use crate::auth;
+use crate::domain::bodies;
 use crate::error::{Error, Result};
-use crate::ids::{TeamId, ValueId};
-use crate::limits::{CONTEXT_CHUNK_BYTES, VALUE_WHOLE_BYTES_MAX};
-use crate::params;
-use crate::store::{Db, Tx};
+use crate::ids::{BodyId, TeamId};
+use crate::limits::{BODY_CHUNK_BYTES, VALUE_WHOLE_BYTES_MAX};
+use crate::store::Db;
 use std::io::Read;
 
 /// Where a value is.
 #[derive(Debug, Clone)]
 pub struct Stored {
     pub team_id: TeamId,
-    pub value_id: ValueId,
+    pub body_id: BodyId,
     pub size: i64,
-}
-
-/// Writes a value that is in memory already.
-pub fn write(tx: &Tx, team_id: &TeamId, bytes: &[u8]) -> Result<ValueId> {
-    let value_id: ValueId = tx.new_id();
-    for (index, piece) in bytes.chunks(CONTEXT_CHUNK_BYTES).enumerate() {
-        write_chunk(tx, team_id, &value_id, index, piece)?;
-    }
-    Ok(value_id)
-}
-
-/// All pieces but the last have `CONTEXT_CHUNK_BYTES`.
-pub fn write_chunk(
-    tx: &Tx,
-    team_id: &TeamId,
-    value_id: &ValueId,
-    index: usize,
-    bytes: &[u8],
-) -> Result<()> {
-    tx.execute(
-        "INSERT INTO context_chunks (team_id, value_id, chunk_index, bytes)
-         VALUES (?1, ?2, ?3, ?4)",
-        params![team_id, value_id, index, bytes],
-    )
-}
-
-/// Drops a value that something names no more; retention removes it.
-pub fn release(tx: &Tx, team_id: &TeamId, value_id: &ValueId) -> Result<()> {
-    tx.execute(
-        "INSERT INTO context_value_queue (team_id, value_id) VALUES (?1, ?2)",
-        params![team_id, value_id],
-    )
 }
 
 impl Stored {
     /// The piece at an index; nothing behind the last.
     pub fn chunk(&self, db: &Db, index: i64) -> Result<Option<Vec<u8>>> {
-        db.query_optional(
-            "SELECT bytes FROM context_chunks
-              WHERE team_id = ?1 AND value_id = ?2 AND chunk_index = ?3",
-            params![&self.team_id, &self.value_id, index],
-            |row| row.get(),
-        )
+        bodies::chunk(db, &self.team_id, &self.body_id, index)
     }
 
     fn chunk_count(&self) -> i64 {
-        let size = usize::try_from(self.size).unwrap_or(0);
-        i64::try_from(size.div_ceil(CONTEXT_CHUNK_BYTES)).unwrap_or(0)
+        (self.size + BODY_CHUNK_BYTES - 1) / BODY_CHUNK_BYTES
     }
 
     /// As a reader that holds one piece at a time.

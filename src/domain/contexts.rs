@@ -229,10 +229,10 @@ pub fn ensure(tx: &Tx, call: &Call) -> Result<Answer> {
     worktrees::require_active(tx, &call.who.team_id, &scope)?;
 
     if let Some(context) = load(tx, &call.who.team_id, context_id)? {
-        if !context_access::is_owners(call, &scope, hash, &context) {
+        if !context_access::is_owners(&call.who, &scope, hash, &context) {
             return Err(context_access::principal_mismatch());
         }
-        context_access::in_its_worktree(tx, call, &scope, &context)?;
+        context_access::in_its_worktree(tx, &call.who, &scope, &context)?;
         context_access::alive(&context)?;
         if context.binding != binding {
             return Err(stale_binding(&context));
@@ -303,7 +303,7 @@ pub fn get(db: &Db, call: &Call) -> Result<Answer> {
     }
     let capability = Capability::read(call)?;
     guard::viewer_or_app(&call.who, APP_SCOPE)?;
-    let context = context_access::usable(db, call, &scope, &capability)?;
+    let context = context_access::usable(db, &call.who, (&scope, call.segment(0)), &capability)?;
 
     let mut shape = context.shape();
     if events == Some(true) {
@@ -356,8 +356,8 @@ pub fn delete(tx: &Tx, call: &Call) -> Result<Answer> {
     let scope = context_access::scope(call)?;
     let capability = Capability::read(call)?;
     guard::member_or_app(&call.who, APP_SCOPE)?;
-    let mut context = context_access::owned(tx, call, &scope, &capability)?;
-    context_access::in_place(tx, call, &scope, &context)?;
+    let mut context = context_access::owned(tx, &call.who, (&scope, call.segment(0)), &capability)?;
+    context_access::in_place(tx, &call.who, &scope, &context)?;
 
     if context.deleted_at.is_none() {
         bury(tx, &call.who.team_id, call.who.principal_id.as_str(), &mut context)?;
@@ -379,7 +379,7 @@ pub fn bury(tx: &Tx, team_id: &TeamId, principal_id: &str, context: &mut Context
     tx.execute(
         "UPDATE contexts
             SET session_revision = ?3, audit_id = ?4, deleted_at = ?5, updated_at = ?5,
-                purge_at = ?5 + ?6, listed_at = NULL, prune_at = NULL, lease_at = NULL
+                purge_at = ?5 + ?6, listed_at = NULL, lease_at = NULL
           WHERE team_id = ?1 AND id = ?2",
         params![team_id, &context.id, revision, &audit_id, tx.now_ms, REVOKED_AGE_MS],
     )?;

@@ -3,6 +3,7 @@ pub mod activity;
 pub mod attachments;
 pub mod authority;
 pub mod bindings;
+pub mod bodies;
 pub mod capture_commit;
 pub mod capture_messages;
 pub mod capture_parts;

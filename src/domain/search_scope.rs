@@ -2,8 +2,7 @@
 //! session's sources, and an expression asks for those that the caller may see. So what it may not
 //! see is no hit at all, and shows neither in a page's length nor in whether there is another one.
 //!
-//! A message keeps the sources that its session had when it was published: one that gets a further
-//! source later is found by whoever sees that source from its next messages on.
+//! When a session gets a further source, its newest `WIDENED_MESSAGES_MAX` messages get its token.
 use crate::auth::Principal;
 use crate::error::Result;
 use crate::ids::{Id, SessionId, SourceId, TeamId};

@@ -2,15 +2,16 @@
 //! says whose projection it is follows its live context: as long as that has something committed,
 //! it is what is read, and a snapshot older than the last clearing is never read again.
 use crate::api::{Answer, Call};
+use crate::domain::bodies;
 use crate::domain::context_access::{self, APP_SCOPE, Scope};
 use crate::domain::context_checkpoints::{self, Working};
 use crate::domain::context_commit::body;
-use crate::domain::context_values::{self, Stored};
+use crate::domain::context_values::Stored;
 use crate::domain::contexts::{self, Context};
 use crate::domain::{snapshot_admissions, worktrees};
 use crate::error::{Error, Result};
 use crate::guard;
-use crate::ids::{Id, TeamId, ValueId};
+use crate::ids::{BodyId, Id, TeamId};
 use crate::json;
 use crate::limits::{
     IDENTIFIER_BYTES_MAX, SAFE_INTEGER_MAX, SNAPSHOT_NAME_BYTES_MAX, SNAPSHOTS_PRUNED_MAX,
@@ -46,7 +47,7 @@ pub struct Snapshot {
     dir: Option<String>,
     session_id: Option<String>,
     session_revision: Option<i64>,
-    value_id: ValueId,
+    body_id: BodyId,
     size: i64,
     created_at: i64,
     updated_at: i64,
@@ -93,7 +94,7 @@ fn live_shape(live: &Context) -> Json {
 pub fn find(db: &Db, call: &Call, scope: &Scope, name: &str) -> Result<Option<Snapshot>> {
     db.query_optional(
         "SELECT rowid, name, model, provider, turns, tokens, message_count, dir, session_id,
-                session_revision, value_id, size, created_at, updated_at
+                session_revision, body_id, size, created_at, updated_at
            FROM context_snapshots
           WHERE team_id = ?1 AND workspace = ?2 AND instance_id = ?3 AND subject_id = ?4
             AND name = ?5",
@@ -116,7 +117,7 @@ pub fn find(db: &Db, call: &Call, scope: &Scope, name: &str) -> Result<Option<Sn
                 dir: row.get()?,
                 session_id: row.get()?,
                 session_revision: row.get()?,
-                value_id: row.get()?,
+                body_id: row.get()?,
                 size: row.get()?,
                 created_at: row.get()?,
                 updated_at: row.get()?,
@@ -129,7 +130,7 @@ pub fn find(db: &Db, call: &Call, scope: &Scope, name: &str) -> Result<Option<Sn
 pub fn live(db: &Db, call: &Call, scope: &Scope, id: &str) -> Result<Option<Context>> {
     let context = contexts::load(db, &call.who.team_id, id)?;
     Ok(context.filter(|context| {
-        context_access::is_subjects(call, scope, context)
+        context_access::is_subjects(&call.who, scope, context)
             && context.instance_id == scope.instance_id
             && context.deleted_at.is_none()
     }))
@@ -198,18 +199,18 @@ pub fn put(tx: &Tx, call: &Call) -> Result<Answer> {
     let of = if declared { live(tx, call, &scope, call.segment(0))? } else { None };
     let revision = of.as_ref().map(|of| put.session_revision.unwrap_or(of.revision.session));
     let messages = put.messages.get().as_bytes();
-    let value_id = context_values::write(tx, team_id, messages)?;
+    let body_id = bodies::write(tx, team_id, messages)?;
     tx.execute(
         "INSERT INTO context_snapshots
              (team_id, workspace, instance_id, subject_id, name, worktree, model, provider, turns,
-              tokens, message_count, dir, session_id, session_revision, value_id, size, created_at,
+              tokens, message_count, dir, session_id, session_revision, body_id, size, created_at,
               updated_at)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?17)
          ON CONFLICT (team_id, workspace, instance_id, subject_id, name) DO UPDATE
             SET model = excluded.model, provider = excluded.provider, turns = excluded.turns,
                 tokens = excluded.tokens, message_count = excluded.message_count,
                 dir = excluded.dir, session_id = excluded.session_id,
-                session_revision = excluded.session_revision, value_id = excluded.value_id,
+                session_revision = excluded.session_revision, body_id = excluded.body_id,
                 size = excluded.size, updated_at = excluded.updated_at",
         params![
             team_id,
@@ -226,7 +227,7 @@ pub fn put(tx: &Tx, call: &Call) -> Result<Answer> {
             dir.as_ref(),
             of.as_ref().map(|of| &of.id),
             revision,
-            &value_id,
+            &body_id,
             messages.len(),
             tx.now_ms
         ],
@@ -277,8 +278,8 @@ pub fn get(db: &Db, call: &Call) -> Result<Answer> {
     let (mut shape, payload_ref, stored) =
         match (what_is_read(db, call, &scope, snapshot.as_ref())?, &snapshot) {
             (Read::Snapshot(of), Some(snapshot)) => {
-                let Snapshot { value_id, size, .. } = snapshot;
-                let stored = Stored { team_id, value_id: value_id.clone(), size: *size };
+                let Snapshot { body_id, size, .. } = snapshot;
+                let stored = Stored { team_id, body_id: body_id.clone(), size: *size };
                 (snapshot.shape(of.as_ref()), None, Some(stored))
             }
             (Read::Live(of, active), snapshot) => {

@@ -1,5 +1,6 @@
 //! Requests to objects. A body that is too large stays here: its object says so where it is its
 //! turn in the order of refusals.
+use crate::api::Payload;
 use crate::error::{Error, Result};
 use crate::object::http::{self, Head};
 use futures_util::TryStreamExt;
@@ -14,10 +15,10 @@ pub async fn to_object(
     name: &str,
     head: &Head,
     request: &mut Request,
-    body_bytes_max: usize,
+    payload: Payload,
 ) -> Result<Response> {
     let sent = async {
-        let forwarded = forwarded(head, request, body_bytes_max).await?;
+        let forwarded = forwarded(head, request, payload).await?;
         env.durable_object(binding)?.get_by_name(name)?.fetch_with_request(forwarded).await
     };
     sent.await.map_err(|error| http::thrown(&error))
@@ -50,7 +51,7 @@ pub async fn ask<T: DeserializeOwned>(
 async fn forwarded(
     head: &Head,
     request: &mut Request,
-    body_bytes_max: usize,
+    payload: Payload,
 ) -> worker::Result<Request> {
     let headers = Headers::new();
     for (name, value) in &head.headers {
@@ -68,7 +69,7 @@ async fn forwarded(
     }
     let mut init = RequestInit::new();
     init.with_method(request.method());
-    match body(head, request, body_bytes_max).await? {
+    match body(head, request, payload).await? {
         Sent::Nothing => {}
         Sent::Stream(stream) => {
             init.with_body(Some(stream.into()));
@@ -84,19 +85,23 @@ async fn forwarded(
 
 enum Sent {
     Nothing,
-    /// Of a known length, so it needs no reading here.
+    /// Of a known length, or counted where it is stored, so it needs no reading here.
     Stream(worker::web_sys::ReadableStream),
     Bytes(Vec<u8>),
     TooLarge,
 }
 
-async fn body(head: &Head, request: &mut Request, bytes_max: usize) -> worker::Result<Sent> {
+async fn body(head: &Head, request: &mut Request, payload: Payload) -> worker::Result<Sent> {
+    let bytes_max = payload.bytes_max();
     let (Some(stream), false) = (request.inner().body(), head.method == "GET") else {
         return Ok(Sent::Nothing);
     };
     if let Some(length) = request.headers().get("Content-Length")? {
         let fits = length.parse().is_ok_and(|length: usize| length <= bytes_max);
         return Ok(if fits { Sent::Stream(stream) } else { Sent::TooLarge });
+    }
+    if matches!(payload, Payload::Stream(_)) {
+        return Ok(Sent::Stream(stream));
     }
     let mut chunks = request.stream()?;
     let mut bytes = Vec::new();

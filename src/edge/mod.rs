@@ -59,8 +59,8 @@ fn is_operators_deletion(head: &Head, path: &str) -> bool {
 async fn team(env: &Env, head: &Head, request: &mut Request) -> Result<Response> {
     let (matched, token) = api::admit(&head.with_body(None))?;
     let name = config::sharding(env).object_name(&token.team_id).to_owned();
-    let bytes_max = matched.route.payload.bytes_max();
-    let response = forward::to_object(env, config::TEAM, &name, head, request, bytes_max).await?;
+    let payload = matched.route.payload;
+    let response = forward::to_object(env, config::TEAM, &name, head, request, payload).await?;
     if head.method == "DELETE" && response.status_code() == ACCEPTED {
         // The registry only shows it, so the deletion stands even where this fails.
         let path = format!("{TEAM_DELETED}{}", token.team_id);

@@ -1,5 +1,6 @@
 //! The operator's addresses, which need `OPERATOR_TOKEN` and lead to the Directory.
 use super::forward;
+use crate::api::Payload;
 use crate::auth;
 use crate::error::{Code, Error, Result};
 use crate::limits::JSON_BYTES_MAX;
@@ -16,14 +17,16 @@ pub async fn teams(env: &Env, head: &Head, request: &mut Request) -> Result<Resp
     super::only(head, &["GET", "POST"])?;
     admit(env, head)?;
     let binding = config::DIRECTORY;
-    forward::to_object(env, binding, DIRECTORY_OBJECT, head, request, JSON_BYTES_MAX).await
+    forward::to_object(env, binding, DIRECTORY_OBJECT, head, request, Payload::Json(JSON_BYTES_MAX))
+        .await
 }
 
 /// `DELETE /v1/teams/{team}` deletes a team, as its owner may.
 pub async fn delete(env: &Env, head: &Head, request: &mut Request) -> Result<Response> {
     admit(env, head)?;
     let binding = config::DIRECTORY;
-    forward::to_object(env, binding, DIRECTORY_OBJECT, head, request, JSON_BYTES_MAX).await
+    forward::to_object(env, binding, DIRECTORY_OBJECT, head, request, Payload::Json(JSON_BYTES_MAX))
+        .await
 }
 
 fn admit(env: &Env, head: &Head) -> Result<()> {

@@ -33,10 +33,9 @@ const QUEUES: &[(&str, &str)] = &[
     depth!("upload_prune_queue"),
     depth!("parts_prune_queue"),
     depth!("blob_prune_queue"),
+    depth!("body_prune_queue"),
     depth!("staging_captures"),
     depth!("pending_uploads"),
-    depth!("context_value_queue"),
-    depth!("context_stagings"),
 ];
 
 fn depths(db: &Db) -> Result<Vec<(&'static str, i64)>> {

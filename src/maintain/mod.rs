@@ -11,6 +11,7 @@ pub mod alarm;
 pub mod api;
 mod backfill;
 mod blobs;
+mod bodies;
 mod captures;
 mod checkpoints;
 mod context_history;
@@ -33,7 +34,6 @@ mod settled;
 pub mod storage;
 pub mod teams;
 mod uploads;
-mod values;
 mod versions;
 mod work;
 mod worktrees;
@@ -86,8 +86,8 @@ pub const STEPS: &[Step] = &[
     step("checkpoints", checkpoints::batch, checkpoints::due),
     step("payloads",   payloads::batch,   payloads::due),
     step("worktrees",  worktrees::batch,  worktrees::due),
+    step("bodies",     bodies::batch,     bodies::due),
     step("context_history", context_history::batch, context_history::due),
-    step("values",     values::batch,     values::due),
     step("teams",      teams::batch,      teams::due),
     step("backfill",   backfill::batch,   backfill::due),
 ];

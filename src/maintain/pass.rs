@@ -71,8 +71,9 @@ enum Known {
 enum Phase {
     /// The step whose first batch is next.
     First(usize),
-    /// The place in the shared order that is next, and whether this round has changed anything.
-    Shared { place: usize, changed: bool },
+    /// The place in the shared order that is next, whether its turn has begun, and whether this
+    /// round has changed anything.
+    Shared { place: usize, begun: bool, changed: bool },
 }
 
 pub struct Pass {
@@ -85,8 +86,8 @@ pub struct Pass {
     due: [Known; STEP_COUNT],
     ran: bool,
     changed: bool,
-    /// The step at which the budget ran out.
-    cut_at: Option<usize>,
+    /// The step whose turn of what is left comes first in the next pass.
+    next_turn: Option<usize>,
 }
 
 impl Pass {
@@ -100,7 +101,7 @@ impl Pass {
             due: [Known::Unknown; STEP_COUNT],
             ran: false,
             changed: false,
-            cut_at: None,
+            next_turn: None,
         }
     }
 
@@ -162,22 +163,22 @@ impl Pass {
             Phase::First(_) if !self.ran => None,
             Phase::First(_) => {
                 self.begin = first_shared(db);
-                self.phase = Phase::Shared { place: 0, changed: false };
+                self.phase = Phase::Shared { place: 0, begun: false, changed: false };
                 self.next(db, spent_in_slice)
             }
-            Phase::Shared { place, changed } if place == STEP_COUNT => {
+            Phase::Shared { place, changed, .. } if place == STEP_COUNT => {
                 if !changed {
                     return None;
                 }
-                self.phase = Phase::Shared { place: 0, changed: false };
+                self.phase = Phase::Shared { place: 0, begun: false, changed: false };
                 self.next(db, spent_in_slice)
             }
-            Phase::Shared { place, .. } => {
+            Phase::Shared { place, begun, .. } => {
                 let index = (self.begin + place) % STEP_COUNT;
                 let spent = self.outcome.cost.units + spent_in_slice;
                 let elapsed_ms = db.now_ms - self.outcome.started_at;
                 if spent + BATCH_UNITS_MAX > PASS_UNITS_MAX || elapsed_ms >= PASS_MS_MAX {
-                    self.cut_at = Some(index);
+                    self.next_turn = Some((index + usize::from(begun)) % STEP_COUNT);
                     return None;
                 }
                 Some(index)
@@ -253,18 +254,23 @@ impl Pass {
     fn step_over(&mut self) {
         match &mut self.phase {
             Phase::First(index) => *index += 1,
-            Phase::Shared { place, .. } => *place += 1,
+            Phase::Shared { place, begun, .. } => {
+                *place += 1;
+                *begun = false;
+            }
         }
     }
 
     fn advance(&mut self, batch: Batch, batch_changed: bool) {
         match &mut self.phase {
             Phase::First(index) => *index += 1,
-            Phase::Shared { place, changed } => {
+            Phase::Shared { place, begun, changed } => {
                 *changed |= batch_changed;
+                *begun = true;
                 // A step that changes nothing is blocked by another; its turn is over.
                 if batch == Batch::Done || !batch_changed {
                     *place += 1;
+                    *begun = false;
                 }
             }
         }
@@ -307,7 +313,7 @@ impl Pass {
             }),
         );
         passes.truncate(PASSES_KEPT);
-        let next_step = self.cut_at.map_or(next_step.as_str(), |at| STEPS[at].name);
+        let next_step = self.next_turn.map_or(next_step.as_str(), |at| STEPS[at].name);
         db.transaction(|tx| {
             tx.execute(
                 "UPDATE maintain_state SET pass_due_at = ?1, next_step = ?2, passes_json = ?3
@@ -319,7 +325,7 @@ impl Pass {
     }
 }
 
-/// The step that the last pass did not come to.
+/// The step behind the one whose turn the last pass ended in.
 fn first_shared(db: &Db) -> usize {
     let name = db
         .query_optional("SELECT next_step FROM maintain_state WHERE id = 1", params![], |row| {

@@ -1,5 +1,5 @@
-//! Payloads that nothing has named for a day, values that never arrived, and a year after its
-//! deletion all that a context held. Only its tombstone stays.
+//! Payloads that nothing has named for a day, and a year after its deletion all that a context
+//! held. Only its tombstone stays.
 use super::work::{Batch, LISTED_UNITS, Walks, Work, earliest, json};
 use crate::error::Result;
 use crate::ids::TeamId;
@@ -7,19 +7,18 @@ use crate::limits::STAGED_PAYLOAD_AGE_MS;
 use crate::params;
 use crate::store::{Db, Tx};
 
-/// A payload's row costs 12 units with its triggers, a staging 8, a row of a deleted context 12.
+/// A payload's row costs 12 units with its triggers.
 const PAYLOADS_MAX: u64 = 20;
-const STAGINGS_MAX: u64 = 15;
-const HELD_MAX: u64 = 30;
-const STEP_UNITS: u64 = 430;
+const HELD_MAX: u64 = 15;
+const HELD_UNITS: u64 = 220;
+const BATCH_UNITS: u64 = 430;
 
-fn times(db: &Db) -> Result<[Option<i64>; 3]> {
+fn times(db: &Db) -> Result<[Option<i64>; 2]> {
     db.query_one(
         "SELECT (SELECT min(staged_at) FROM context_payloads WHERE staged_at IS NOT NULL) + ?1,
-                (SELECT min(created_at) FROM context_stagings) + ?1,
                 (SELECT min(purge_at) FROM contexts WHERE purge_at IS NOT NULL)",
         params![STAGED_PAYLOAD_AGE_MS],
-        |row| Ok([row.get()?, row.get()?, row.get()?]),
+        |row| Ok([row.get()?, row.get()?]),
     )
 }
 
@@ -27,19 +26,15 @@ pub fn due(db: &Db, _walks: &Walks) -> Result<Option<i64>> {
     times(db).map(earliest)
 }
 
-/// In turn, so that none waits for another.
 pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
-    let [payloads, stagings, contexts] = times(tx)?.map(|at| at.is_some_and(|at| at <= tx.now_ms));
+    let [payloads, contexts] = times(tx)?.map(|at| at.is_some_and(|at| at <= tx.now_ms));
     if payloads {
         staged(tx, work)?;
     }
-    if stagings {
-        never_arrived(tx, work)?;
-    }
-    if contexts && (!payloads && !stagings || work.has_room(tx, STEP_UNITS)) {
+    if contexts && (!payloads || work.has_room(tx, HELD_UNITS)) {
         held(tx, work)?;
     }
-    Ok(Batch::more_if(payloads || stagings || contexts))
+    Ok(Batch::more_if(payloads || contexts))
 }
 
 /// `[[team, context, ref]]`
@@ -64,30 +59,6 @@ fn staged(tx: &Tx, work: &mut Work) -> Result<()> {
         |row| Ok((row.get()?, row.get()?, row.get()?)),
     )?;
     delete(tx, work, &old)
-}
-
-fn never_arrived(tx: &Tx, work: &mut Work) -> Result<()> {
-    let old = tx.query(
-        "SELECT team_id, value_id FROM context_stagings
-          WHERE created_at <= ?1
-          ORDER BY created_at
-          LIMIT ?2",
-        params![tx.now_ms - STAGED_PAYLOAD_AGE_MS, STAGINGS_MAX],
-        |row| Ok((row.get::<TeamId>()?, row.get::<String>()?)),
-    )?;
-    let keys = json(&old)?;
-    tx.execute(
-        "INSERT INTO context_value_queue (team_id, value_id)
-         SELECT value ->> 0, value ->> 1 FROM json_each(?1)",
-        params![&keys],
-    )?;
-    tx.execute(
-        "DELETE FROM context_stagings
-          WHERE (team_id, value_id) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1))",
-        params![&keys],
-    )?;
-    work.removed("stagings", old.len() as u64);
-    Ok(())
 }
 
 /// What the first of the contexts held that were deleted a year ago.
@@ -118,7 +89,7 @@ fn held(tx: &Tx, work: &mut Work) -> Result<()> {
     if checkpoints == HELD_MAX {
         return Ok(());
     }
-    let room = (STEP_UNITS.saturating_sub(work.spent(tx)) / LISTED_UNITS).max(1);
+    let room = (BATCH_UNITS.saturating_sub(work.spent(tx)) / LISTED_UNITS).max(1);
     let events = tx.execute_counted(
         "DELETE FROM context_events
           WHERE (team_id, context_id, sequence) IN (
@@ -130,7 +101,7 @@ fn held(tx: &Tx, work: &mut Work) -> Result<()> {
     work.removed("context_events", events);
     if events < room {
         tx.execute(
-            "UPDATE contexts SET purge_at = NULL, checkpoint_revision = NULL
+            "UPDATE contexts SET purge_at = NULL, checkpoint_revision = NULL, prune_at = NULL
               WHERE team_id = ?1 AND id = ?2",
             params![&team_id, &context_id],
         )?;

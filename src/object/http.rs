@@ -1,5 +1,5 @@
 //! worker's requests and responses ↔ the core's.
-use crate::api::{self, Answer, Body, Chunks};
+use crate::api::{self, Answer, Body, Chunks, Payload};
 use crate::error::{Code, Error};
 use std::net::Ipv4Addr;
 use worker::{Headers, Request, Response, ResponseBuilder, Result};
@@ -72,6 +72,12 @@ impl Head {
         self.headers.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
     }
 
+    /// Whether the body goes to the core as it comes.
+    pub fn is_streamed(&self) -> bool {
+        api::find_route(&self.method, &self.path)
+            .is_ok_and(|found| matches!(found.route.payload, Payload::Stream(_)))
+    }
+
     /// Whether the request's host is this very machine.
     pub fn is_loopback(&self) -> bool {
         let (_, host) = self.origin.split_once("://").unwrap_or_default();
@@ -85,17 +91,22 @@ impl Head {
 
 /// The body that the edge let through; nothing where it was too large.
 pub async fn body(request: &mut Request) -> crate::error::Result<Option<Vec<u8>>> {
-    let too_large = request.headers().has(TOO_LARGE).map_err(|error| thrown(&error))?;
-    if too_large {
+    if is_too_large(request)? {
         return Ok(None);
     }
     if request.inner().body().is_none() {
         return Ok(Some(Vec::new()));
     }
-    // It fails when the caller goes away, so this is seldom read.
-    request.bytes().await.map(Some).map_err(|error| {
-        Error::new(Code::InvalidRequest, format!("the body could not be read: {error}"))
-    })
+    request.bytes().await.map(Some).map_err(broken_off)
+}
+
+pub fn is_too_large(request: &Request) -> crate::error::Result<bool> {
+    request.headers().has(TOO_LARGE).map_err(|error| thrown(&error))
+}
+
+/// A body fails when its caller goes away, so this is seldom read.
+pub fn broken_off(error: worker::Error) -> Error {
+    Error::new(Code::InvalidRequest, format!("the body could not be read: {error}"))
 }
 
 /// The length that an answer announces for its body.

@@ -8,18 +8,19 @@ mod host;
 pub mod http;
 mod sockets;
 
-use crate::api::{self, Answer, Body, Chunks, Config, Job, Plane, Reply};
+use crate::api::{self, Answer, Body, Chunks, Config, Intake, Job, Plane, Reply};
 use crate::domain::registry::{DeleteTeam, MakeTeam};
 use crate::domain::{links, team_removal, teams};
 use crate::error::{Code, Error, Result};
 use crate::json;
 use crate::rate::RateLimiter;
 use crate::store::migrate;
-use futures_util::stream;
+use futures_util::{TryStreamExt, stream};
 use host::Host;
 use http::Head;
 use sockets::{BROKEN, Sockets};
 use std::cell::RefCell;
+use std::ops::Not;
 use std::rc::Rc;
 use std::time::Duration;
 use worker::{
@@ -147,12 +148,30 @@ impl Object {
                 Ok(Answer { status: 202, ..Answer::default() })
             });
         }
-        let body = http::body(request).await?;
+        let body = if head.is_streamed() {
+            http::is_too_large(request)?.not().then(Vec::new)
+        } else {
+            http::body(request).await?
+        };
         let reply = self.run(|plane| Ok(api::handle(plane, &head.with_body(body.as_deref()))))?;
         match reply {
             Reply::Answer(answer) => Ok(answer),
             Reply::Job(job) => self.work(job).await,
+            Reply::Intake(intake) => self.take_in(intake, request).await,
         }
+    }
+
+    /// Hands a body to the core as it comes. Where it breaks off, what is stored of it is left to
+    /// retention.
+    async fn take_in(&self, mut intake: Intake, request: &mut Request) -> Result<Answer> {
+        if request.inner().body().is_some() {
+            let mut pieces = request.stream().map_err(|error| http::thrown(&error))?;
+            while let Some(piece) = pieces.try_next().await.map_err(http::broken_off)? {
+                self.host.run(|db| intake(db, Some(&piece)))?;
+            }
+        }
+        let answer = self.host.run(|db| intake(db, None))?;
+        answer.ok_or_else(|| Error::internal("a body came to its end unanswered"))
     }
 
     /// Runs a piece of the core, if somebody has initialised this object.

@@ -14,7 +14,8 @@ pub const MIGRATIONS: &[(&str, &str)] = &[
     ("0006_events", include_str!("../../migrations/0006_events.sql")),
     ("0007_apps", include_str!("../../migrations/0007_apps.sql")),
     ("0008_retention", include_str!("../../migrations/0008_retention.sql")),
-    ("0009_contexts", include_str!("../../migrations/0009_contexts.sql")),
+    ("0009_content", include_str!("../../migrations/0009_content.sql")),
+    ("0010_contexts", include_str!("../../migrations/0010_contexts.sql")),
 ];
 
 #[allow(clippy::cast_possible_wrap)] // A small constant.

@@ -16,7 +16,16 @@ pub struct Native {
     cost: Cell<Cost>,
     depth: Cell<u32>,
     seen: RefCell<BTreeSet<&'static str>>,
-    statements_left: Cell<Option<u64>>,
+    fault: Cell<Option<Fault>>,
+}
+
+/// A failure that a test has asked for.
+#[derive(Clone, Copy)]
+struct Fault {
+    /// So many statements run before it.
+    after: u64,
+    /// Whether every statement from then on fails, or just one.
+    lasts: bool,
 }
 
 impl Native {
@@ -50,7 +59,7 @@ impl Native {
             cost: Cell::default(),
             depth: Cell::default(),
             seen: RefCell::default(),
-            statements_left: Cell::default(),
+            fault: Cell::default(),
         }
     }
 
@@ -61,7 +70,12 @@ impl Native {
 
     /// Makes every statement after the next `count` fail, as a dying object's would.
     pub fn fail_after(&self, count: Option<u64>) {
-        self.statements_left.set(count);
+        self.fault.set(count.map(|after| Fault { after, lasts: true }));
+    }
+
+    /// Makes one statement fail: the one after the next `count`.
+    pub fn fail_once(&self, count: u64) {
+        self.fault.set(Some(Fault { after: count, lasts: false }));
     }
 
     /// For tests that look at the store from outside.
@@ -71,13 +85,19 @@ impl Native {
 
     fn run(&self, sql: &'static str, params: &[Value], reads_only: bool) -> Result<Rows> {
         self.seen.borrow_mut().insert(sql);
-        if let Some(left) = self.statements_left.get() {
-            let left =
-                left.checked_sub(1).ok_or_else(|| Error::internal("the test cut the store off"))?;
-            self.statements_left.set(Some(left));
-        }
+        self.fail_if_asked()?;
         self.rows(sql, params, reads_only)
             .map_err(|error| Error::internal(format!("{error} in: {sql}")))
+    }
+
+    fn fail_if_asked(&self) -> Result<()> {
+        let Some(fault) = self.fault.get() else { return Ok(()) };
+        if let Some(after) = fault.after.checked_sub(1) {
+            self.fault.set(Some(Fault { after, ..fault }));
+            return Ok(());
+        }
+        self.fault.set(Some(fault).filter(|fault| fault.lasts));
+        Err(Error::internal("the test made the store fail"))
     }
 
     fn rows(&self, sql: &str, params: &[Value], reads_only: bool) -> rusqlite::Result<Rows> {

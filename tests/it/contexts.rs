@@ -180,7 +180,7 @@ fn a_commit_compares_the_head_first_the_revision_then_the_binding() {
         "context_payloads",
         "context_checkpoints",
         "context_operations",
-        "context_chunks",
+        "body_chunks",
     ];
     let all = || tables.map(|table| team.lines(&format!("SELECT * FROM {table}")));
     let before = all();
@@ -540,4 +540,143 @@ fn a_store_that_dies_at_any_statement_has_a_turn_whole_or_not_at_all() {
     assert_eq!(agent.load("c")["revision"], revision(2, 2, 4));
     assert_eq!(agent.commit("c", body).data(200)["replayed"], true);
     assert_eq!(capability(1), agent.capability);
+}
+
+/// A turn whose working context is a payload.
+fn turn_by_ref(operation: &str, expected: (i64, i64, i64), name: &str) -> Json {
+    let mut body = turn(operation, expected, "x");
+    let checkpoint = body["checkpoint"].as_object_mut().unwrap();
+    checkpoint.remove("active_context");
+    checkpoint.insert("active_context_ref".into(), json!(name));
+    body
+}
+
+#[test]
+fn a_large_working_context_goes_ahead_and_is_named() {
+    let team = Team::new();
+    let agent = Agent::new(&team);
+    agent.ensure("c");
+    let text = json!([{ "role": "user", "content": "far ".repeat(500_000) }]).to_string();
+    let upload = |name: &str, bytes: &[u8]| {
+        agent.send("PUT", &format!("/contexts/c/payloads/{name}"), Some(bytes))
+    };
+    assert_eq!(upload("w1", text.as_bytes()).status, 204);
+    assert_eq!(upload("w1", text.as_bytes()).status, 204, "the same again");
+    let got = upload("w1", b"other");
+    assert_eq!(got.refusal(), (409, "checkpoint_conflict", "ref"));
+    assert_eq!(team.count("SELECT count(DISTINCT body_id) FROM context_payloads"), 1);
+    let done = agent.commit("c", turn_by_ref("op1", (0, 0, 0), "w1"));
+    assert_eq!(done.data(200)["revision"], revision(1, 1, 2));
+    let loaded = agent.load("c")["checkpoint"].clone();
+    assert_eq!(
+        (&loaded["active_context"], &loaded["active_context_ref"]),
+        (&Json::Null, &json!("w1"))
+    );
+    assert_eq!(loaded["sha256"], sha256(text.as_bytes()));
+    assert_eq!(loaded["size"], text.len());
+    assert_eq!(agent.get("/contexts/c/payloads/w1").bytes, text.as_bytes());
+    let first = agent.get("/contexts/c/first-user-message");
+    assert_eq!(first.data(200)["text"].as_str().unwrap().len(), 2_000_000);
+    let got = agent.get("/snapshots/c").data(200).clone();
+    assert_eq!((&got["messages"], &got["messages_ref"]), (&Json::Null, &json!("w1")));
+    // What has no bytes is no working context.
+    assert_eq!(
+        code(&agent.commit("c", turn_by_ref("op2", (1, 1, 2), "none"))),
+        (404, "payload_not_found")
+    );
+    let mut body = turn_by_ref("op2", (1, 1, 2), "h");
+    let mut hash_only = payload("h", b"abc");
+    hash_only.as_object_mut().unwrap().remove("bytes");
+    body["payloads"] = json!([hash_only.clone()]);
+    assert_eq!(code(&agent.commit("c", body)), (404, "payload_not_found"));
+    // A digest that a commit kept gets its bytes by an upload, and no other ones.
+    let mut body = turn("op2", (1, 1, 2), "x");
+    body["payloads"] = json!([hash_only]);
+    agent.commit("c", body).data(200);
+    assert_eq!(upload("h", b"abd").status, 409);
+    assert_eq!(upload("h", b"abc").status, 204);
+    assert_eq!(agent.get("/contexts/c/payloads/h").bytes, b"abc");
+    assert_eq!(upload("empty", b"").status, 204);
+    assert_eq!(agent.get("/contexts/c/payloads/empty").bytes, b"");
+    // Nothing of what was refused is left.
+    team.settle();
+    let orphans = "SELECT count(*) FROM body_chunks
+                    WHERE body_id NOT IN (SELECT body_id FROM context_payloads)
+                      AND body_id NOT IN (SELECT body_id FROM context_checkpoints WHERE body_id > '')";
+    assert_eq!(team.count(orphans), 0);
+    assert_eq!(team.count("SELECT count(*) FROM staged_bodies"), 0);
+}
+
+/// The intake of an upload that has sent `before`.
+fn begun(agent: &Agent, name: &str, before: &[u8]) -> teamplane::api::Intake {
+    use teamplane::api::{Reply, Request, handle};
+    let headers = [
+        ("authorization", format!("Bearer {}", agent.token)),
+        ("x-context-capability", agent.capability.clone()),
+    ];
+    let path = format!("/v1/teams/{}/contexts/c/payloads/{name}", agent.team.id);
+    let request = Request {
+        method: "PUT",
+        path: &path,
+        query: &agent.scope,
+        headers: &headers,
+        body: Some(&[]),
+        request_id: "request_00000000000000000000000000000000",
+    };
+    match handle(&agent.team.plane(), &request) {
+        Reply::Intake(mut intake) => {
+            assert!(intake(&agent.team.db(), Some(before)).unwrap().is_none());
+            intake
+        }
+        Reply::Answer(answer) => panic!("refused: {}", answer.status),
+        Reply::Job(_) => panic!("it is no job"),
+    }
+}
+
+#[test]
+fn an_upload_on_its_way_ends_with_what_allowed_it() {
+    let half = vec![1u8; 600_000];
+    type End = fn(&Agent);
+    let ends: [(End, &str); 4] = [
+        (
+            |agent| {
+                let outside = agent.with_scope("");
+                outside.post("/worktrees/i/begin-deletion", json!({})).data(200);
+            },
+            "worktree_state",
+        ),
+        (
+            |agent| {
+                agent.with_capability(2).post("/contexts/c/reclaim", json!({})).data(200);
+            },
+            "principal_mismatch",
+        ),
+        (
+            |agent| {
+                agent.delete("/contexts/c").data(200);
+            },
+            "tombstoned",
+        ),
+        (
+            |agent| {
+                let member = format!("/members/{}", agent.principal_id);
+                let got = agent.team.patch(&agent.team.owner, &member, json!({ "role": "viewer" }));
+                assert_eq!(got.status, 200);
+            },
+            "forbidden",
+        ),
+    ];
+    for (end, code) in ends {
+        let team = Team::new();
+        let agent = Agent::new(&team).in_worktree("w", "i");
+        agent.ensure("c").data(200);
+        let mut intake = begun(&agent, "p", &half);
+        end(&agent);
+        let refused = intake(&team.db(), None).err().expect("it was allowed no more");
+        assert_eq!(refused.code.text(), code);
+        team.settle();
+        assert_eq!(team.count("SELECT count(*) FROM context_payloads"), 0, "{code}");
+        assert_eq!(team.count("SELECT count(*) FROM body_chunks"), 0, "{code}");
+        assert_eq!(team.count("SELECT count(*) FROM staged_bodies"), 0, "{code}");
+    }
 }

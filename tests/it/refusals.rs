@@ -133,6 +133,7 @@ const ROWS: &[Row] = &[
     row("GET",    "/contexts/{context}/source", "",             AGENTS_FIND),
     row("GET",    "/contexts/{context}/first-user-message", "", AGENTS_FIND),
     row("GET",    "/contexts/{context}/payloads/{ref}", "",     AGENTS_FIND),
+    row("PUT",    "/contexts/{context}/payloads/{ref}", "x",    AGENTS_CHANGE),
     row("POST",   "/contexts/{context}/import", r#"{"legacy_id":"l","operation_key":"k","events":[{"kind":"k","role":"r","size":0,"provenance":"p","redaction_status":"n"}]}"#, AGENTS_WRITE),
     row("GET",    "/contexts/{context}/export", "",             AGENTS_CHANGE),
     row("POST",   "/contexts/{context}/reclaim", "",            AGENTS_CHANGE),

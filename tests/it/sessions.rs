@@ -464,3 +464,33 @@ fn a_pin_lasts_a_quarter_of_an_hour_from_its_last_read() {
         assert!((CURSOR_AGE_MS..=2 * CURSOR_AGE_MS).contains(&least), "{least}");
     }
 }
+
+#[test]
+fn whoever_continues_a_session_finds_what_was_there_before() {
+    let team = Team::new();
+    let (laptop, desktop) = (team.publisher("laptop"), team.publisher("desktop"));
+    let whole = messages(0, 30, "lantern");
+    let made = team.publish(&laptop.token, "n1", &whole);
+    let id = session(&made);
+    let hits = |word: &str| {
+        let got = team.get(&desktop.token, &format!("/sessions?q={word}"));
+        ids(got.items())
+    };
+    team.sql(&format!(
+        "INSERT INTO session_grants
+             (team_id, session_id, subject_kind, subject_id, access, created_at)
+         VALUES ('{}', '{id}', 'principal', '{}', 'continue', 0)",
+        team.id, desktop.custodian_id
+    ));
+    let begin = json!({
+        "harness": "claude-code", "native_id": "n2", "session_id": id,
+        "base": { "revision": 1, "keep": 30 },
+    });
+    team.publish_with(&desktop.token, begin, &messages(30, 31, "candle"));
+    team.sql("DELETE FROM session_grants");
+    assert_eq!(hits("number7"), [id.as_str()], "seen through the new source alone");
+    assert_eq!(hits("candle"), [id.as_str()]);
+    let count =
+        team.count("SELECT count(*) FROM message_search WHERE message_search MATCH 'lantern'");
+    assert_eq!(count, 30, "each is indexed once");
+}

@@ -68,7 +68,7 @@ fn a_snapshot_is_kept_replaced_and_removed() {
         assert_eq!(agent.get("/snapshots/s").status, 404);
         assert_eq!(agent.delete("/snapshots/s").status, 404);
         team.settle();
-        assert_eq!(team.count("SELECT count(*) FROM context_chunks"), 0);
+        assert_eq!(team.count("SELECT count(*) FROM body_chunks"), 0);
     });
 }
 

@@ -129,7 +129,7 @@ impl Team {
     fn open_commit(&self, token: &str, upload: &str) -> api::Job {
         match self.open(token, "POST", &format!("/uploads/{upload}/commit")) {
             Reply::Job(job) => job,
-            Reply::Answer(_) => panic!("the commit was refused"),
+            Reply::Answer(_) | Reply::Intake(_) => panic!("the commit was refused"),
         }
     }
 

@@ -6,32 +6,65 @@ use std::collections::HashMap;
 use teamplane::api::HEADERS;
 
 /// What steps refer to by name: the team's id, tokens, saved values.
-type Known = HashMap<String, String>;
+pub type Known = HashMap<String, String>;
+
+/// A request as a step sends it.
+#[derive(Debug, Clone)]
+pub struct Sent {
+    pub method: String,
+    pub path: String,
+    pub token: String,
+    pub headers: Vec<(&'static str, String)>,
+    pub body: Option<Vec<u8>>,
+}
+
+impl Sent {
+    pub fn send(&self, team: &Team) -> Got {
+        let headers: Vec<(&'static str, &str)> =
+            self.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        team.send_to(&self.path, &self.token, &self.method, &headers, self.body.as_deref())
+    }
+}
 
 #[test]
 fn every_vector_is_answered_as_it_says() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors");
-    let mut count = 0;
-    for entry in std::fs::read_dir(folder).expect("there are vectors") {
-        let path = entry.expect("the folder is read").path();
-        let text = std::fs::read_to_string(&path).expect("a vector is text");
-        let all: Vec<Json> = serde_json::from_str(&text).expect("a vector is a JSON list");
-        for conversation in &all {
-            println!("{}: {}", path.display(), conversation["title"]);
-            converse(conversation["steps"].as_array().expect("a conversation has steps"));
-            count += 1;
-        }
+    let all = conversations();
+    assert!(!all.is_empty());
+    for conversation in &all {
+        converse(&Team::new(), conversation);
     }
-    assert!(count > 0);
 }
 
-fn converse(steps: &[Json]) {
-    let team = Team::new();
+/// All conversations, in the order of their files' names.
+pub fn conversations() -> Vec<Json> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors");
+    let entries = std::fs::read_dir(folder).expect("there are vectors");
+    let mut paths: Vec<_> =
+        entries.map(|entry| entry.expect("the folder is read").path()).collect();
+    paths.sort();
+    paths
+        .iter()
+        .flat_map(|path| {
+            let text = std::fs::read_to_string(path).expect("a vector is text");
+            serde_json::from_str::<Vec<Json>>(&text).expect("a vector is a JSON list")
+        })
+        .collect()
+}
+
+/// Has a conversation; answers what its steps saved, and what they sent.
+pub fn converse(team: &Team, conversation: &Json) -> (Known, Vec<Sent>) {
+    println!("{}", conversation["title"]);
     let mut known = Known::new();
+    let mut all = Vec::new();
     known.insert("team".into(), team.id.to_string());
     known.insert("owner".into(), team.owner.clone());
-    for step in steps {
-        let got = send(&team, step, &known);
+    for step in conversation["steps"].as_array().expect("a conversation has steps") {
+        if let Some(after_ms) = step["after_ms"].as_i64() {
+            team.now_ms.set(START_MS + after_ms);
+        }
+        let sent = sent(step, &known);
+        let got = sent.send(team);
+        all.push(sent);
         let what = format!("{}: {} answered {}", step["note"], step["send"], got.json);
         let expect = filled(&step["expect"], &known);
         assert_eq!(Json::from(got.status), expect["status"], "{what}");
@@ -60,31 +93,29 @@ fn converse(steps: &[Json]) {
             known.insert(name.clone(), value.to_owned());
         }
     }
+    (known, all)
 }
 
-fn send(team: &Team, step: &Json, known: &Known) -> Got {
-    if let Some(after_ms) = step["after_ms"].as_i64() {
-        team.now_ms.set(START_MS + after_ms);
-    }
+fn sent(step: &Json, known: &Known) -> Sent {
     let address = filled(&step["send"], known);
     let address = address.as_str().and_then(|text| text.split_once(' '));
     let (method, path) = address.expect("a step sends a method and a path");
-    let token = step["as"].as_str().map_or("", |name| &known[name]);
+    let token = step["as"].as_str().map_or(String::new(), |name| known[name].clone());
     let headers = filled(&step["headers"], known);
-    let headers: Vec<(&'static str, &str)> = headers
+    let headers = headers
         .as_object()
         .into_iter()
         .flatten()
         .map(|(name, value)| {
             let name = HEADERS.iter().find(|known| *known == name).expect("a known header");
-            (*name, value.as_str().expect("a header is text"))
+            (*name, value.as_str().expect("a header is text").to_owned())
         })
         .collect();
     let body = step.get("body").map(|body| match filled(body, known) {
-        Json::String(text) => text,
-        json => json.to_string(),
+        Json::String(text) => text.into_bytes(),
+        json => json.to_string().into_bytes(),
     });
-    team.send_to(path, token, method, &headers, body.as_deref().map(str::as_bytes))
+    Sent { method: method.to_owned(), path: path.to_owned(), token, headers, body }
 }
 
 /// `value` with every `{name}` in its texts replaced.

@@ -42,7 +42,12 @@ async function send(plane, { method, path, token, body, headers }, keepBody) {
       ...headers,
     },
   });
-  const text = await response.text();
-  const result = { status: response.status, ms: Date.now() - beganMs };
+  // A stream breaks off where its reader may read no more.
+  let brokeOff;
+  const text = await response.text().catch((error) => {
+    brokeOff = error.message;
+    return '';
+  });
+  const result = { status: response.status, ms: Date.now() - beganMs, brokeOff };
   return keepBody ? { ...result, body: text } : result;
 }

@@ -130,7 +130,7 @@ class Plane {
   async api(method, path, { token, body, headers = {}, now } = {}) {
     const response = await this.fetch(method, path, { token, body, headers, now });
     const text = await response.text();
-    const isJson = response.headers.get('content-type')?.startsWith('application/json');
+    const isJson = /^application\/json(;|$)/.test(response.headers.get('content-type'));
     return {
       status: response.status,
       headers: response.headers,
@@ -245,7 +245,8 @@ class Plane {
   /**
    * Sends requests from inside workerd, `concurrency` at a time. Each is
    * `{ method, path, token?, body?, headers? }`, its body a value for JSON or a string.
-   * Resolves with `{ results: [{ status, ms }], elapsedMs }`; `keepBodies` adds `body` to each.
+   * Resolves with `{ results: [{ status, ms, brokeOff? }], elapsedMs }`; `keepBodies` adds `body` to
+   * each. `brokeOff` says why a body came to no end.
    */
   load(requests, { concurrency = 1, keepBodies = false } = {}) {
     return this.#drive('load', { requests, concurrency, keepBodies });

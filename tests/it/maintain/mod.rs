@@ -4,6 +4,7 @@ mod cost;
 mod histories;
 mod oracle;
 mod rules;
+mod starvation;
 
 use crate::team::Team;
 use rusqlite::types::Value;

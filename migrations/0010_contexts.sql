@@ -61,31 +61,7 @@ CREATE TABLE context_events (
     PRIMARY KEY (team_id, context_id, sequence)
 ) STRICT, WITHOUT ROWID;
 
--- Large values, in pieces that the platform takes: payloads, active contexts, snapshots. A value
--- is written once under an id of its own; what stops naming it puts it into the queue.
-CREATE TABLE context_chunks (
-    team_id     TEXT    NOT NULL,
-    value_id    TEXT    NOT NULL,
-    chunk_index INTEGER NOT NULL,
-    bytes       BLOB    NOT NULL,
-    UNIQUE (team_id, value_id, chunk_index)
-) STRICT;
-CREATE TABLE context_value_queue (
-    team_id  TEXT NOT NULL,
-    value_id TEXT NOT NULL,
-    PRIMARY KEY (team_id, value_id)
-) STRICT, WITHOUT ROWID;
-
--- Values that are on their way in; those that never arrive go after a day.
-CREATE TABLE context_stagings (
-    team_id    TEXT    NOT NULL,
-    value_id   TEXT    NOT NULL,
-    created_at INTEGER NOT NULL,
-    PRIMARY KEY (team_id, value_id)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX context_stagings_created ON context_stagings (created_at);
-
--- A payload of a context; without a value only its digest is known.
+-- A payload of a context; without a body only its digest is known.
 CREATE TABLE context_payloads (
     team_id    TEXT    NOT NULL,
     context_id TEXT    NOT NULL,
@@ -93,7 +69,7 @@ CREATE TABLE context_payloads (
     sha256     TEXT    NOT NULL,
     size       INTEGER NOT NULL,
     retention  TEXT,                       -- NULL until a commit says so
-    value_id   TEXT,
+    body_id   TEXT,
     is_source  INTEGER NOT NULL DEFAULT 0, -- named by an event, or listed by a commit or import
     staged_at  INTEGER,                    -- since when nothing names it
     created_at INTEGER NOT NULL,
@@ -119,7 +95,7 @@ CREATE TABLE context_checkpoints (
     model            TEXT    NOT NULL,
     generation       INTEGER NOT NULL,
     payload_ref      TEXT,                 -- the active context is this payload's bytes
-    value_id         TEXT,                 -- or it is this value
+    body_id         TEXT,                 -- or this body
     sha256           TEXT    NOT NULL,
     size             INTEGER NOT NULL,
     created_at       INTEGER NOT NULL,
@@ -190,7 +166,7 @@ CREATE TABLE context_snapshots (
     dir              TEXT,
     session_id       TEXT,
     session_revision INTEGER,
-    value_id         TEXT    NOT NULL,
+    body_id         TEXT    NOT NULL,
     size             INTEGER NOT NULL,
     created_at       INTEGER NOT NULL,
     updated_at       INTEGER NOT NULL,
@@ -337,11 +313,11 @@ CREATE TRIGGER context_payloads_inserted AFTER INSERT ON context_payloads
 BEGIN
     UPDATE contexts
        SET payload_count = payload_count + 1,
-           payload_bytes = payload_bytes + iif(NEW.value_id IS NULL, 0, NEW.size)
+           payload_bytes = payload_bytes + iif(NEW.body_id IS NULL, 0, NEW.size)
      WHERE team_id = NEW.team_id AND id = NEW.context_id;
 END;
-CREATE TRIGGER context_payloads_filled AFTER UPDATE OF value_id ON context_payloads
-WHEN OLD.value_id IS NULL AND NEW.value_id IS NOT NULL
+CREATE TRIGGER context_payloads_filled AFTER UPDATE OF body_id ON context_payloads
+WHEN OLD.body_id IS NULL AND NEW.body_id IS NOT NULL
 BEGIN
     UPDATE contexts SET payload_bytes = payload_bytes + NEW.size
      WHERE team_id = NEW.team_id AND id = NEW.context_id;
@@ -350,21 +326,25 @@ CREATE TRIGGER context_payloads_deleted AFTER DELETE ON context_payloads
 BEGIN
     UPDATE contexts
        SET payload_count = payload_count - 1,
-           payload_bytes = payload_bytes - iif(OLD.value_id IS NULL, 0, OLD.size)
+           payload_bytes = payload_bytes - iif(OLD.body_id IS NULL, 0, OLD.size)
      WHERE team_id = OLD.team_id AND id = OLD.context_id;
-    INSERT INTO context_value_queue (team_id, value_id)
-    SELECT OLD.team_id, OLD.value_id WHERE OLD.value_id IS NOT NULL;
+    INSERT INTO body_prune_queue (team_id, body_id)
+    SELECT OLD.team_id, OLD.body_id WHERE OLD.body_id IS NOT NULL
+    ON CONFLICT (team_id, body_id) DO NOTHING;
 END;
 CREATE TRIGGER context_checkpoints_deleted AFTER DELETE ON context_checkpoints
-WHEN OLD.value_id IS NOT NULL
+WHEN OLD.body_id IS NOT NULL
 BEGIN
-    INSERT INTO context_value_queue (team_id, value_id) VALUES (OLD.team_id, OLD.value_id);
+    INSERT INTO body_prune_queue (team_id, body_id) VALUES (OLD.team_id, OLD.body_id)
+    ON CONFLICT (team_id, body_id) DO NOTHING;
 END;
-CREATE TRIGGER context_snapshots_changed AFTER UPDATE OF value_id ON context_snapshots
+CREATE TRIGGER context_snapshots_changed AFTER UPDATE OF body_id ON context_snapshots
 BEGIN
-    INSERT INTO context_value_queue (team_id, value_id) VALUES (OLD.team_id, OLD.value_id);
+    INSERT INTO body_prune_queue (team_id, body_id) VALUES (OLD.team_id, OLD.body_id)
+    ON CONFLICT (team_id, body_id) DO NOTHING;
 END;
 CREATE TRIGGER context_snapshots_deleted AFTER DELETE ON context_snapshots
 BEGIN
-    INSERT INTO context_value_queue (team_id, value_id) VALUES (OLD.team_id, OLD.value_id);
+    INSERT INTO body_prune_queue (team_id, body_id) VALUES (OLD.team_id, OLD.body_id)
+    ON CONFLICT (team_id, body_id) DO NOTHING;
 END;
