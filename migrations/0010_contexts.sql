@@ -41,7 +41,7 @@ CREATE INDEX contexts_listed
 CREATE INDEX contexts_in_dir ON contexts (team_id, workspace, instance_id, subject_id, dir)
  WHERE listed_at IS NOT NULL AND dir IS NOT NULL;
 CREATE INDEX contexts_of_instance ON contexts (team_id, workspace, instance_id, subject_id)
- WHERE instance_id <> '' AND deleted_at IS NULL;
+ WHERE deleted_at IS NULL;
 CREATE INDEX contexts_prune ON contexts (prune_at) WHERE prune_at IS NOT NULL;
 CREATE INDEX contexts_purge ON contexts (purge_at) WHERE purge_at IS NOT NULL;
 
@@ -287,6 +287,7 @@ BEGIN
            cache_write_tokens = cache_write_tokens + excluded.cache_write_tokens,
            estimated_tokens = estimated_tokens + excluded.estimated_tokens;
 END;
+-- By each key on its own: a list of keys would be looked for among all sums.
 CREATE TRIGGER usage_records_deleted AFTER DELETE ON usage_records
 BEGIN
     UPDATE usage_sums
@@ -296,17 +297,35 @@ BEGIN
            cache_read_tokens = cache_read_tokens - coalesce(OLD.cache_read_tokens, 0),
            cache_write_tokens = cache_write_tokens - coalesce(OLD.cache_write_tokens, 0),
            estimated_tokens = estimated_tokens - coalesce(OLD.estimated_tokens, 0)
-     WHERE team_id = OLD.team_id AND workspace = OLD.workspace
-       AND (axis, key) IN (
-           VALUES ('day', printf('%08d', OLD.created_at / 86400000)),
-                  ('model', coalesce(OLD.provider, '') || char(31) || coalesce(OLD.model, '')),
-                  ('session', OLD.session_id));
+     WHERE team_id = OLD.team_id AND workspace = OLD.workspace AND axis = 'day'
+       AND key = printf('%08d', OLD.created_at / 86400000);
     DELETE FROM usage_sums
-     WHERE team_id = OLD.team_id AND workspace = OLD.workspace AND records = 0
-       AND (axis, key) IN (
-           VALUES ('day', printf('%08d', OLD.created_at / 86400000)),
-                  ('model', coalesce(OLD.provider, '') || char(31) || coalesce(OLD.model, '')),
-                  ('session', OLD.session_id));
+     WHERE team_id = OLD.team_id AND workspace = OLD.workspace AND axis = 'day'
+       AND key = printf('%08d', OLD.created_at / 86400000) AND records = 0;
+    UPDATE usage_sums
+       SET records = records - 1,
+           input_tokens = input_tokens - coalesce(OLD.input_tokens, 0),
+           output_tokens = output_tokens - coalesce(OLD.output_tokens, 0),
+           cache_read_tokens = cache_read_tokens - coalesce(OLD.cache_read_tokens, 0),
+           cache_write_tokens = cache_write_tokens - coalesce(OLD.cache_write_tokens, 0),
+           estimated_tokens = estimated_tokens - coalesce(OLD.estimated_tokens, 0)
+     WHERE team_id = OLD.team_id AND workspace = OLD.workspace AND axis = 'model'
+       AND key = coalesce(OLD.provider, '') || char(31) || coalesce(OLD.model, '');
+    DELETE FROM usage_sums
+     WHERE team_id = OLD.team_id AND workspace = OLD.workspace AND axis = 'model'
+       AND key = coalesce(OLD.provider, '') || char(31) || coalesce(OLD.model, '') AND records = 0;
+    UPDATE usage_sums
+       SET records = records - 1,
+           input_tokens = input_tokens - coalesce(OLD.input_tokens, 0),
+           output_tokens = output_tokens - coalesce(OLD.output_tokens, 0),
+           cache_read_tokens = cache_read_tokens - coalesce(OLD.cache_read_tokens, 0),
+           cache_write_tokens = cache_write_tokens - coalesce(OLD.cache_write_tokens, 0),
+           estimated_tokens = estimated_tokens - coalesce(OLD.estimated_tokens, 0)
+     WHERE team_id = OLD.team_id AND workspace = OLD.workspace AND axis = 'session'
+       AND key = OLD.session_id;
+    DELETE FROM usage_sums
+     WHERE team_id = OLD.team_id AND workspace = OLD.workspace AND axis = 'session'
+       AND key = OLD.session_id AND records = 0;
 END;
 
 CREATE TRIGGER context_payloads_inserted AFTER INSERT ON context_payloads

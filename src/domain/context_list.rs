@@ -219,7 +219,7 @@ impl From<'_> {
                            WHERE s.team_id = ?1 AND s.workspace = ?2 AND s.instance_id = ?3
                              AND s.subject_id = ?4 AND s.dir = r.dir)
                       AND NOT EXISTS (
-                          SELECT 1 FROM contexts AS c
+                          SELECT 1 FROM contexts AS c INDEXED BY contexts_in_dir
                            WHERE c.team_id = ?1 AND c.workspace = ?2 AND c.instance_id = ?3
                              AND c.subject_id = ?4 AND c.dir = r.dir AND c.listed_at IS NOT NULL)
                     ORDER BY r.updated_at DESC, r.worktree

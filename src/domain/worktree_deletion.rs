@@ -80,9 +80,9 @@ fn slice(tx: &Tx, who: &Principal, ended: &Worktree) -> Result<Count> {
         key,
     )?;
     let ids = tx.query(
-        "SELECT id FROM contexts
+        "SELECT id FROM contexts INDEXED BY contexts_of_instance
           WHERE team_id = ?1 AND workspace = ?2 AND instance_id = ?3 AND subject_id = ?4
-            AND instance_id <> '' AND deleted_at IS NULL
+            AND deleted_at IS NULL
           LIMIT ?5",
         key,
         |row| row.get::<String>(),

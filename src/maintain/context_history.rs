@@ -9,7 +9,7 @@ use crate::store::{Db, Tx};
 const SHARED_UNITS: u64 = 420;
 /// A row is found by its time and deleted; one of usage is taken out of three sums too.
 const ROW_UNITS: u64 = 1 + LISTED_UNITS;
-const USAGE_UNITS: u64 = ROW_UNITS + 24;
+const USAGE_UNITS: u64 = ROW_UNITS + 18;
 
 type Remove = fn(&Tx, &mut Work, u64) -> Result<Batch>;
 const KINDS: [Remove; 4] = [operations, imports, audits, usage];

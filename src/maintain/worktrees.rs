@@ -10,8 +10,8 @@ use crate::store::{Db, Tx};
 
 /// An empty instance costs 45 units; a route, a snapshot or an admission 8, a context 30.
 const INSTANCE_UNITS: u64 = 60;
-const LEFT_MAX: u64 = 10;
-const CONTEXTS_MAX: u64 = 4;
+const LEFT_MAX: u64 = 8;
+const CONTEXTS_MAX: u64 = 3;
 const LEFT_UNITS: u64 = 3 * 9 * LEFT_MAX + 32 * CONTEXTS_MAX;
 
 pub fn due(db: &Db, _walks: &Walks) -> Result<Option<i64>> {
@@ -23,6 +23,7 @@ pub fn due(db: &Db, _walks: &Walks) -> Result<Option<i64>> {
 }
 
 pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
+    let mut cleared = false;
     while work.has_room(tx, INSTANCE_UNITS) {
         let first = tx.query_optional(
             "SELECT team_id, workspace, instance_id
@@ -36,9 +37,10 @@ pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
         let Some((team_id, workspace, instance_id)) = first else { return Ok(Batch::Done) };
         let key = (&team_id, workspace.as_str(), instance_id.as_str());
         if anything_left(tx, key)? {
-            if !work.has_room(tx, LEFT_UNITS) {
+            if cleared && !work.has_room(tx, LEFT_UNITS) {
                 return Ok(Batch::More);
             }
+            cleared = true;
             clear(tx, work, key)?;
             continue;
         }
@@ -62,9 +64,9 @@ fn anything_left(db: &Db, (team_id, workspace, instance_id): Key) -> Result<bool
                          WHERE team_id = ?1 AND workspace = ?2 AND instance_id = ?3)
              OR EXISTS (SELECT 1 FROM snapshot_admissions
                          WHERE team_id = ?1 AND workspace = ?2 AND instance_id = ?3)
-             OR EXISTS (SELECT 1 FROM contexts
+             OR EXISTS (SELECT 1 FROM contexts INDEXED BY contexts_of_instance
                          WHERE team_id = ?1 AND workspace = ?2 AND instance_id = ?3
-                           AND instance_id <> '' AND deleted_at IS NULL)",
+            AND deleted_at IS NULL)",
         params![team_id, workspace, instance_id],
         |row| row.get(),
     )
@@ -105,8 +107,8 @@ fn clear(tx: &Tx, work: &mut Work, (team_id, workspace, instance_id): Key) -> Re
     )?;
     work.removed("admissions", admissions);
     let ids = tx.query(
-        "SELECT id FROM contexts
-          WHERE team_id = ?1 AND workspace = ?2 AND instance_id = ?3 AND instance_id <> ''
+        "SELECT id FROM contexts INDEXED BY contexts_of_instance
+          WHERE team_id = ?1 AND workspace = ?2 AND instance_id = ?3
             AND deleted_at IS NULL
           LIMIT ?4",
         params![team_id, workspace, instance_id, CONTEXTS_MAX],

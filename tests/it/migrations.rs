@@ -21,7 +21,7 @@ const LANDED: &[(&str, &str)] = &[
     ("0007_apps", "4388a3eb4365eca6ea47298799c80dc913fb2e261759cc9574d2799f017bb438"),
     ("0008_retention", "1c3b85ed41d049ae9e207ee0e5cf171f9f064f21c7af8ebe6973a840318d6159"),
     ("0009_content", "88accc598899e983ed56ef2eb09bdf36ac5c214e66c84380ad94236df68c93e8"),
-    ("0010_contexts", "cf3e5a75544601a6d1ae8ce72433a5c51c7f1acde59e36ae970e9d3f9a07cc38"),
+    ("0010_contexts", "0891e1152f788eb13ccd130036de87e34defc29a7c079928ae731c5faa6bb901"),
 ];
 
 #[test]

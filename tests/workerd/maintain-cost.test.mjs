@@ -333,6 +333,94 @@ const KINDS = [
     team: `team_${'0'.repeat(32)}`,
     queue: () => [`UPDATE teams SET removing = 'delete' WHERE id = :team`],
   },
+  {
+    name: 'checkpoints (5 of a context)',
+    rows: (tag, count, { created }) => [
+      context(`k_${tag}`, count / 5, `, checkpoint_revision = 9, prune_at = ${created + 30 * DAY_MS}`),
+      `INSERT INTO context_checkpoints
+           (team_id, context_id, durable_revision, id, session_revision, source_start, source_end,
+            turn_id, algorithm, schema_version, provider, model, generation, body_id, sha256, size,
+            created_at)
+       SELECT :team, 'k_${tag}' || n.i, r.i + 1, 'x' || r.i, 1, 0, r.i, 1, 'a', 1, 'p', 'm', 1,
+              'body_k${tag}' || n.i || '-' || r.i, '', 1, iif(r.i < 6, ${created}, ${FAR_MS})
+         FROM ${numbers(count / 5)} AS n, ${numbers(9)} AS r`,
+    ],
+    due: (at) => ({ created: at - 30 * DAY_MS }),
+    live: { created: FAR_MS },
+  },
+  {
+    name: 'payloads, unnamed',
+    rows: (tag, count, { staged }) => [
+      context(`s_${tag}`, 1),
+      `INSERT INTO context_payloads
+           (team_id, context_id, ref, sha256, size, body_id, staged_at, created_at)
+       SELECT :team, 's_${tag}0', 'r' || i, '', 1, 'body_s${tag}' || i, ${staged}, ${staged}
+         FROM ${numbers(count)}`,
+    ],
+    due: (at) => ({ staged: at - DAY_MS }),
+    live: { staged: FAR_MS },
+  },
+  {
+    name: 'what deleted contexts held (10 events, 5 payloads, 5 checkpoints)',
+    rows: (tag, count, { deleted }) => [
+      context(`d_${tag}`, count / 20, `, deleted_at = ${deleted}, purge_at = ${deleted + 365 * DAY_MS}`),
+      `INSERT INTO context_events
+           (team_id, context_id, sequence, kind, role, size, provenance, redaction_status, created_at)
+       SELECT :team, 'd_${tag}' || n.i, r.i, '', '', 1, '', '', 0
+         FROM ${numbers(count / 20)} AS n, ${numbers(10)} AS r`,
+      `INSERT INTO context_payloads
+           (team_id, context_id, ref, sha256, size, is_source, created_at)
+       SELECT :team, 'd_${tag}' || n.i, 'r' || r.i, '', 1, 1, 0
+         FROM ${numbers(count / 20)} AS n, ${numbers(5)} AS r`,
+      `INSERT INTO context_checkpoints
+           (team_id, context_id, durable_revision, id, session_revision, source_start, source_end,
+            turn_id, algorithm, schema_version, provider, model, generation, sha256, size,
+            created_at)
+       SELECT :team, 'd_${tag}' || n.i, r.i, 'x' || r.i, 1, 0, r.i, 1, 'a', 1, 'p', 'm', 1, '', 1, 0
+         FROM ${numbers(count / 20)} AS n, ${numbers(5)} AS r`,
+    ],
+    due: (at) => ({ deleted: at - 365 * DAY_MS }),
+    live: { deleted: FAR_MS },
+  },
+  {
+    name: 'worktrees (1 route each)',
+    rows: (tag, count, { updated }) => [
+      `INSERT INTO worktrees
+           (team_id, workspace, instance_id, worktree, path, state, adopted, created_at, updated_at)
+       SELECT :team, 'default', '${tag}' || i, '${tag}' || i, '/p', 'deleted', 0, 0, ${updated}
+         FROM ${numbers(count)}`,
+      `INSERT INTO worktree_routes
+           (team_id, workspace, subject_id, worktree, instance_id, dir, created_at, updated_at)
+       SELECT :team, 'default', 'user_1', '${tag}' || i, '${tag}' || i, '/p', 0, 0
+         FROM ${numbers(count)}`,
+    ],
+    due: (at) => ({ updated: at - 30 * DAY_MS }),
+    live: { updated: FAR_MS },
+  },
+  {
+    name: 'operations of contexts',
+    rows: (tag, count, { created }) => [
+      `INSERT INTO context_operations
+           (team_id, context_id, operation_id, kind, fingerprint, session_revision,
+            durable_revision, source_revision, created_at)
+       SELECT :team, 'c', '${tag}' || i, 'commit', x'00', 1, 1, 1, ${created}
+         FROM ${numbers(count)}`,
+    ],
+    due: (at) => ({ created: at - 30 * DAY_MS }),
+    live: { created: FAR_MS },
+  },
+  {
+    name: 'usage records',
+    rows: (tag, count, { created }) => [
+      `INSERT INTO usage_records
+           (team_id, workspace, principal_id, kind, provider, model, session_id, input_tokens,
+            created_at)
+       SELECT :team, 'default', 'user_1', 'token_usage', 'p', 'm', '${tag}' || (i % 50), 1, ${created}
+         FROM ${numbers(count)}`,
+    ],
+    due: (at) => ({ created: at - 400 * DAY_MS }),
+    live: { created: FAR_MS },
+  },
 ];
 
 function upload(tag, count, state, at) {
@@ -433,6 +521,21 @@ before(async () => {
 after(() => plane?.stop());
 
 /** Fills a store with `stored` rows of each kind, then has each kind's turn come. */
+/** Contexts without anything. */
+function context(prefix, count, more = '') {
+  const set = more
+    .split(', ')
+    .filter(Boolean)
+    .map((part) => part.split(' = '));
+  const names = set.map(([name]) => `, ${name}`).join('');
+  const values = set.map(([, value]) => `, ${value}`).join('');
+  return `INSERT INTO contexts
+              (team_id, id, workspace, subject_id, capability_hash, provider, model, generation,
+               created_at, updated_at${names})
+          SELECT :team, '${prefix}' || i, 'default', 'user_1', x'00', 'p', 'm', 1, 0, 0${values}
+            FROM ${numbers(count)}`;
+}
+
 async function measure(stored, t) {
   const { team, token } = await plane.createTeam('Acme', { now: START_MS });
   const object = plane.team(team.id);
