@@ -179,7 +179,6 @@ const fn turn(method: &'static str, path: &'static str, payload: Payload, run: W
 const fn scoped(method: &'static str, path: &'static str, payload: Payload, run: Write) -> Route {
     Route { grows: false, ..turn(method, path, payload, run) }
 }
-
 const SMALL: Payload = Payload::Json(JSON_BYTES_MAX);
 const LARGE: Payload = Payload::Json(CONTEXT_BODY_BYTES_MAX);
 const PART: Payload = Payload::Json(PART_BYTES_MAX);
