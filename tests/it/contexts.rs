@@ -268,7 +268,7 @@ fn a_commit_says_which_field_is_wrong() {
     assert_eq!(
         listed(&|p| {
             p[1]["ref"] = json!("p");
-            p[1]["retention"] = json!("compliance")
+            p[1]["retention"] = json!("compliance");
         }),
         "payloads[1].ref"
     );
@@ -635,8 +635,8 @@ fn begun(agent: &Agent, name: &str, before: &[u8]) -> teamplane::api::Intake {
 
 #[test]
 fn an_upload_on_its_way_ends_with_what_allowed_it() {
-    let half = vec![1u8; 600_000];
     type End = fn(&Agent);
+    let half = vec![1u8; 600_000];
     let ends: [(End, &str); 4] = [
         (
             |agent| {

@@ -38,6 +38,7 @@ fn read(agent: &Agent, name: &str) -> (String, Option<String>) {
     (text, data["session_id"].as_str().map(str::to_owned))
 }
 
+#[allow(clippy::unnecessary_wraps)] // As `read` says it.
 fn live(id: &str) -> Option<String> {
     Some(id.into())
 }

@@ -357,8 +357,8 @@ impl Team {
             Reply::Answer(answer) => answer,
             Reply::Intake(mut intake) => {
                 let pieces = bytes.chunks(PIECE_BYTES).map(Some).chain([None]);
-                let answers = pieces.map(|piece| intake(&self.db(), piece));
-                let answer = answers.filter_map(Result::transpose).next();
+                let mut answers = pieces.map(|piece| intake(&self.db(), piece));
+                let answer = answers.find_map(Result::transpose);
                 let answer = answer.expect("a body is answered at its end");
                 answer.unwrap_or_else(|error| Answer::refusal(error, &request_id))
             }
