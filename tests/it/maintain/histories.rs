@@ -621,10 +621,18 @@ impl World {
     /// An agent does something with its conversations; much of it is refused.
     fn agent(&mut self) {
         self.count += 1;
-        let (n, context) = (self.count, format!("c{}", self.random.below(4)));
+        // What agents keep is kept for longer than anything else.
+        if self.random.chance(5) {
+            self.team.advance(100 * DAY_MS);
+            self.renew_tokens();
+        }
+        // Each has its place, and is seldom looked for in another.
+        let own = self.random.below(3);
+        let (n, context) = (self.count, format!("c{own}"));
         let instance = self.random.below(3);
         let place = ["", "?worktree=w0&instance=i0", "?worktree=w1&instance=i1"];
-        let place = place[usize::try_from(self.random.below(3)).unwrap()];
+        let at = if self.random.chance(90) { own } else { self.random.below(3) };
+        let place = place[usize::try_from(at).unwrap()];
         let head = format!(
             "SELECT session_revision || ',' || durable_revision || ',' || source_revision
                FROM contexts WHERE id = '{context}'"
@@ -675,14 +683,13 @@ impl World {
                                    "events": [event] });
                 ("POST", format!("/contexts/{context}/import{place}"), body)
             }
-            16 if n % 4 == 0 => ("DELETE", format!("/contexts/{context}{place}"), Json::Null),
-            16 => ("GET", format!("/contexts/{context}/export{place}"), Json::Null),
+            16 => ("DELETE", format!("/contexts/{context}{place}"), Json::Null),
             17 => ("PUT", format!("/snapshots/{context}{place}"), json!({ "messages": [n] })),
             18 => {
                 let body = json!({ "names": ["tool"] });
                 ("PUT", format!("/snapshots/{context}/admission{place}"), body)
             }
-            19 => ("DELETE", format!("/snapshots/s{context}{place}"), Json::Null),
+            19 => ("GET", format!("/contexts/{context}/export{place}"), Json::Null),
             20 => {
                 let body = json!({ "worktree": format!("w{instance}"), "path": "/p",
                                    "instance_id": format!("i{instance}") });
@@ -784,6 +791,10 @@ fn run(seed: u64) -> BTreeSet<&'static str> {
         world.team.settle();
         world.team.advance(31 * MINUTE_MS);
     }
+    // At times what is kept longest goes too.
+    if world.random.chance(20) {
+        world.team.advance(401 * DAY_MS);
+    }
     world.check();
     std::mem::take(&mut world.removed)
 }
@@ -796,7 +807,6 @@ const KINDS: &[&str] = &[
     "context_events",
     "context_imports",
     "context_operations",
-    "contexts_ended",
     "payloads",
     "usage_records",
     "worktrees",
