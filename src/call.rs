@@ -23,6 +23,7 @@ pub const HEADERS: &[&str] = &[
     "if-range",
     "range",
     "upgrade",
+    "x-context-capability",
 ];
 
 pub struct Request<'a> {
@@ -182,6 +183,19 @@ impl<'a> Call<'a> {
     /// One resource in its envelope.
     pub fn one(&self, status: u16, data: &impl Serialize) -> Result<Answer> {
         self.envelope().one(status, data)
+    }
+
+    /// One resource that is JSON already.
+    pub fn raw(&self, data: String) -> Result<Answer> {
+        let body = format!("{}{data}}}", self.opened(""));
+        Ok(Answer { body: Body::Json(body), ..Answer::default() })
+    }
+
+    /// The beginning of one resource's answer, up to `lead` in its data; what comes behind ends
+    /// the data and then the envelope.
+    pub fn opened(&self, lead: &str) -> String {
+        let Envelope(envelope) = self.envelope();
+        format!(r#"{envelope},"data":{lead}"#)
     }
 
     /// One resource and its revision.

@@ -3,7 +3,7 @@
 use crate::auth::{Kind, Principal, Role};
 use crate::error::{Error, Result};
 use crate::ids::is_hex;
-use crate::limits::SHA256_DIGITS;
+use crate::limits::{IDENTIFIER_BYTES_MAX, SHA256_DIGITS};
 use std::ops::RangeInclusive;
 
 /// The caller is a person with at least `role`.
@@ -32,6 +32,20 @@ pub fn app_scope(who: &Principal, scope: &str) -> Result<()> {
     Err(Error::forbidden(format!("this needs the scope {scope}")))
 }
 
+/// What agents write by themselves: a member, or an app with the scope.
+pub fn member_or_app(who: &Principal, scope: &str) -> Result<()> {
+    match who.kind {
+        Kind::User => role(who, Role::Member),
+        Kind::App => app_scope(who, scope),
+        Kind::Machine => Err(Error::forbidden("this needs a user's or an app's token")),
+    }
+}
+
+/// As `member_or_app`, to read.
+pub fn viewer_or_app(who: &Principal, scope: &str) -> Result<()> {
+    if who.kind == Kind::User { Ok(()) } else { member_or_app(who, scope) }
+}
+
 /// The caller is this machine itself.
 pub fn machine(who: &Principal, machine_id: &crate::ids::MachineId) -> Result<()> {
     if who.machine_id.as_ref() == Some(machine_id) {
@@ -55,6 +69,27 @@ pub fn line(field: &str, text: &str, chars_max: usize) -> Result<()> {
     }
     if text.chars().any(char::is_control) {
         return Err(Error::field(field, "must have no control characters"));
+    }
+    Ok(())
+}
+
+/// A text of 1 to `bytes_max` bytes without control characters.
+pub fn label(field: impl Into<String>, text: &str, bytes_max: usize) -> Result<()> {
+    if text.is_empty() || text.len() > bytes_max {
+        return Err(Error::field(field, format!("must have 1 to {bytes_max} bytes")));
+    }
+    if text.bytes().any(|b| b < 0x20 || b == 0x7f) {
+        return Err(Error::field(field, "must have no control characters"));
+    }
+    Ok(())
+}
+
+/// An id that a client chose: a label that is not only spaces.
+pub fn identifier(field: impl Into<String>, text: &str) -> Result<()> {
+    let field = field.into();
+    label(field.clone(), text, IDENTIFIER_BYTES_MAX)?;
+    if text.trim().is_empty() {
+        return Err(Error::field(field, "must not be blank"));
     }
     Ok(())
 }

@@ -129,4 +129,5 @@ ids! {
     AppId "app",
     DeliveryId "delivery",
     RequestId "request",
+    AuditId "audit",
 }

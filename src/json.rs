@@ -36,6 +36,14 @@ pub fn to_string(value: &(impl serde::Serialize + ?Sized)) -> Result<String> {
     serde_json::to_string(value).map_err(|e| Error::internal(e.to_string()))
 }
 
+/// As `borrowed`, where it must be an object: a struct would also be read from a list.
+pub fn object<'a, T: serde::Deserialize<'a>>(text: &'a str) -> Result<T> {
+    if text.trim_start().starts_with('[') {
+        return Err(Error::new(Code::InvalidRequest, "the body must be an object"));
+    }
+    borrowed(text)
+}
+
 /// A refusal inside of a field, named from outside of it.
 pub fn within(field: &str, mut error: Error) -> Error {
     if let Some(serde_json::Value::String(inner)) = error.details.get_mut("field") {

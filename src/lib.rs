@@ -1,6 +1,6 @@
 //! teamplane: the team plane for coding agents, one Durable Object per team.
 //!
-//! Read in this order: [`api`] (every endpoint, one line each), a file of [`domain`], [`store`],
+//! Read in this order: [`routes`] (every endpoint, one line each), [`api`], a file of [`domain`], [`store`],
 //! [`maintain`]. Everything here is synchronous and runs natively; only `edge`, `object` and
 //! `store/durable.rs` know workerd.
 pub mod answer;
@@ -22,6 +22,7 @@ mod object;
 pub mod page;
 pub mod ranges;
 pub mod rate;
+pub mod routes;
 pub mod scopes;
 pub mod shard;
 pub mod store;

@@ -254,6 +254,55 @@ pub const RECOVERED_ROWS_MAX: usize = 10_000;
 const _: () = assert!(WEBHOOK_TIMEOUT_MS + 5 * SECOND_MS <= WEBHOOK_LEASE_MS);
 const _: () = assert!(WEBHOOKS_PER_APP_MAX < WEBHOOKS_IN_FLIGHT_MAX);
 
+// Contexts, snapshots, worktrees and usage.
+/// What agents choose themselves: ids, workspaces, providers, models.
+pub const IDENTIFIER_BYTES_MAX: usize = 128;
+/// Kinds, roles, provenances, reasons, payload refs.
+pub const LABEL_BYTES_MAX: usize = 256;
+pub const ALGORITHM_BYTES_MAX: usize = 64;
+pub const CONTEXT_TITLE_BYTES_MAX: usize = 256;
+pub const DIR_BYTES_MAX: usize = 4_096;
+pub const CAPABILITY_BYTES: usize = 32;
+/// A commit, an import or a snapshot; what is larger goes ahead as a payload.
+pub const CONTEXT_BODY_BYTES_MAX: usize = 16 << 20;
+pub const PAYLOAD_BYTES_MAX: usize = 64 << 20;
+pub const COMMIT_EVENTS_MAX: usize = 100_000;
+pub const COMMIT_PAYLOADS_MAX: usize = 10_000;
+/// Events or payload refs that one statement takes.
+pub const COMMIT_ROWS_AT_ONCE: usize = 500;
+pub const SUMMARY_BYTES_MAX: usize = 12 << 10;
+/// A value that is answered in one piece; a larger one is streamed.
+pub const VALUE_WHOLE_BYTES_MAX: i64 = 1 << 20;
+pub const EXPORT_BYTES_MAX: i64 = 4 << 30;
+pub const LEASE_AGE_MS: i64 = 2 * MINUTE_MS;
+pub const SNAPSHOT_NAME_BYTES_MAX: usize = 128;
+pub const SNAPSHOTS_PRUNED_MAX: usize = 1_000;
+pub const ADMISSION_NAMES_MAX: usize = 1_000;
+pub const ADMISSION_BYTES_MAX: usize = 256 << 10;
+/// Snapshots, or contexts, of an ended worktree that one slice deletes.
+pub const WORKTREE_ROWS_AT_ONCE: usize = 100;
+/// By how much the numbers of an imported team's records are moved where another team has them.
+pub const USAGE_IDS_APART: i64 = 1 << 40;
+pub const USAGE_RECORDS_MAX: usize = 500;
+/// Sums of so many stay exact.
+pub const USAGE_TOKENS_MAX: i64 = 1_000_000_000_000;
+pub const CALIBRATION_ROWS_MAX: usize = 50;
+pub const CALIBRATION_RATIO_MIN: f64 = 0.2;
+pub const CALIBRATION_RATIO_MAX: f64 = 3.0;
+pub const CHECKPOINT_AGE_MS: i64 = 30 * DAY_MS;
+pub const CHECKPOINTS_KEPT: usize = 3;
+/// Payloads that nothing names.
+pub const STAGED_PAYLOAD_AGE_MS: i64 = DAY_MS;
+/// What a deleted context holds, and audits.
+pub const REVOKED_AGE_MS: i64 = 365 * DAY_MS;
+pub const WORKTREE_AGE_MS: i64 = 30 * DAY_MS;
+/// Operations and imports, by which repeated calls are known.
+pub const CONTEXT_OPERATION_AGE_MS: i64 = 30 * DAY_MS;
+pub const USAGE_AGE_MS: i64 = 400 * DAY_MS;
+
+// A statement's rows, each of a few labels, escaped.
+const _: () = assert!(COMMIT_ROWS_AT_ONCE * 7 * LABEL_BYTES_MAX * 2 < VALUE_BYTES_MAX);
+
 // Retention.
 /// Every upload's id that a request names in its texts; each is a reference that a trigger keeps.
 pub const NAMED_UPLOADS_MAX: usize = 50;

@@ -1,5 +1,5 @@
 //! What an app may be given. Each route says which of them it asks of an app's token
-//! (`api::ROUTES`); a route that names none is closed to apps.
+//! (`routes::ROUTES`); a route that names none is closed to apps.
 pub const SESSIONS_READ: &str = "sessions:read";
 pub const EVENTS_READ: &str = "events:read";
 pub const CAPTURES_WRITE: &str = "captures:write";

@@ -78,6 +78,40 @@ pub fn chunks(who: &Principal, body_id: BodyId, first: i64, end: i64) -> Chunks 
     })
 }
 
+/// Stores what is in memory already; whoever calls it names it in the same transaction.
+pub fn write(tx: &Tx, team_id: &TeamId, bytes: &[u8]) -> Result<BodyId> {
+    let body_id: BodyId = tx.new_id();
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // A small constant.
+    for (index, chunk) in bytes.chunks(BODY_CHUNK_BYTES as usize).enumerate() {
+        write_chunk(tx, team_id, &body_id, index, chunk)?;
+    }
+    Ok(body_id)
+}
+
+fn write_chunk(
+    tx: &Tx,
+    team_id: &TeamId,
+    body_id: &BodyId,
+    index: usize,
+    bytes: &[u8],
+) -> Result<()> {
+    tx.execute(
+        "INSERT INTO body_chunks (team_id, body_id, chunk_index, bytes)
+         VALUES (?1, ?2, ?3, ?4)",
+        params![team_id, body_id, index, bytes],
+    )
+}
+
+/// One chunk, if there is one of that index.
+pub fn chunk(db: &Db, team_id: &TeamId, body_id: &BodyId, index: i64) -> Result<Option<Vec<u8>>> {
+    db.query_optional(
+        "SELECT bytes FROM body_chunks
+          WHERE team_id = ?1 AND body_id = ?2 AND chunk_index = ?3",
+        params![team_id, body_id, index],
+        |row| row.get(),
+    )
+}
+
 /// Nothing names the body any more: retention removes its chunks.
 pub fn release(tx: &Tx, team_id: &TeamId, body_id: &BodyId) -> Result<()> {
     tx.execute(

@@ -6,6 +6,7 @@
 //! names an upload or a session's messages is there before retention may ask for it.
 use crate::domain::transfer_rows as rows;
 use crate::domain::transfer_rows::Put;
+use crate::domain::transfer_usage;
 
 /// A column's kind, where it matters to an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -215,9 +216,41 @@ pub const SECTIONS: &[Section] = &[
     flat(table!("content_grants", [ref, session_id], [created_at], 100)),
     flat(table!("content_refs", [ref, row_id: int], [], 100)),
     flat(table!("content", [ref], [size, sha256, body_id, created_at], 100)),
+    flat(table!("contexts", [id], [workspace, worktree, instance_id, subject_id: who, capability_hash: blob,
+        session_revision, durable_revision, source_revision, provider, model, generation,
+        checkpoint_revision, title, dir, lease_at, first_commit_at, listed_at, prune_at, deleted_at,
+        audit_id, purge_at, created_at, updated_at], 50)),
+    flat(table!("context_events", [context_id, sequence: int], [kind, role, tool_call_id, payload_ref, size,
+        provenance, redaction_status, created_at], 100)),
+    flat(table!("context_payloads", [context_id, ref], [sha256, size, retention, body_id, is_source,
+        staged_at, created_at], 100)),
+    flat(table!("context_checkpoints", [context_id, durable_revision: int], [id, session_revision,
+        source_start, source_end, turn_id, algorithm, schema_version, summary_model, summary_json,
+        provider, model, generation, payload_ref, body_id, sha256, size, created_at], 20)),
+    flat(table!("context_operations", [context_id, operation_id], [kind, fingerprint: blob,
+        session_revision, durable_revision, source_revision, checkpoint_id, created_at], 100)),
+    flat(table!("context_imports", [context_id, operation_key], [fingerprint: blob, result_json, created_at], 5)),
+    flat(table!("context_audits", [id], [context_id, principal_id: who, action, size, revision, created_at,
+        expires_at], 100)),
+    flat(table!("context_snapshots", [workspace, instance_id, subject_id: who, name], [worktree, model,
+        provider, turns, tokens, message_count, dir, session_id, session_revision, body_id, size,
+        created_at, updated_at], 50)),
+    flat(table!("snapshot_admissions", [workspace, instance_id, subject_id: who, name], [value_json,
+        updated_at], 5)),
+    flat(table!("worktrees", [workspace, instance_id], [worktree, path, state, adopted, created_at,
+        updated_at], 50)),
+    flat(table!("worktree_routes", [workspace, subject_id: who, worktree, instance_id], [dir, created_at,
+        updated_at], 50)),
+    flat(with(
+        table!("usage_records", [id: int], [workspace, principal_id: who, kind, provider, model, session_id,
+            agent, reason, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens,
+            estimated_tokens, before_tokens, after_tokens, summarized, created_at], 100),
+        transfer_usage::put)),
     flat(table!("body_chunks", [body_id, chunk_index: int], [bytes: blob], 8,
-        where "EXISTS (SELECT 1 FROM content c WHERE c.team_id = body_chunks.team_id
-                                               AND c.body_id = body_chunks.body_id)")),
+        where "NOT EXISTS (SELECT 1 FROM staged_bodies s WHERE s.team_id = body_chunks.team_id
+                                                           AND s.id = body_chunks.body_id)
+           AND NOT EXISTS (SELECT 1 FROM body_prune_queue q WHERE q.team_id = body_chunks.team_id
+                                                              AND q.body_id = body_chunks.body_id)")),
     flat(read_by(
         table!("event_resources", [source_id, resource_kind, resource_id: who],
             [type, principal_id: who, value_json: who, created_at], 50),
@@ -256,6 +289,7 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
     ("content_prune_queue", "kept by triggers"),
     ("staged_bodies", "bodies on their way in"),
     ("body_prune_queue", "kept by triggers"),
+    ("usage_sums", "kept by triggers"),
     ("version_sources", "kept by triggers"),
     ("captured_versions", "kept by triggers"),
     ("version_prune_queue", "kept by triggers"),
@@ -273,8 +307,10 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
 ];
 
 /// What a team must have none of before an import.
-pub const MUST_BE_EMPTY: &[(&str, &str)] =
-    &[("sessions", "SELECT 1 FROM sessions WHERE team_id = ?1 LIMIT 1")];
+pub const MUST_BE_EMPTY: &[(&str, &str)] = &[
+    ("sessions", "SELECT 1 FROM sessions WHERE team_id = ?1 LIMIT 1"),
+    ("contexts", "SELECT 1 FROM contexts WHERE team_id = ?1 LIMIT 1"),
+];
 
 pub fn table(name: &str) -> Option<&'static Table> {
     let all = SECTIONS.iter().flat_map(|s| std::iter::once(&s.table).chain(s.children));

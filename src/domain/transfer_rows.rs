@@ -7,7 +7,9 @@ use crate::domain::{captures, roots, rules, search, search_scope};
 use crate::error::{Code, Error, Result};
 use crate::guard;
 use crate::ids::{HEX_DIGITS, Id, PrincipalId, SessionId, TeamId, hex, is_hex};
-use crate::limits::{MESSAGE_BYTES_MAX, NAME_CHARS_MAX, SAFE_INTEGER_MAX, UNTIL_OPEN};
+use crate::limits::{
+    MESSAGE_BYTES_MAX, NAME_CHARS_MAX, SAFE_INTEGER_MAX, UNTIL_OPEN, USAGE_IDS_APART,
+};
 use crate::params;
 use crate::store::{Cell, Db, FromCell, Tx, Value};
 use crate::text;
@@ -137,20 +139,20 @@ pub fn put(tx: &Tx, into: &Into, row: &Row) -> Result<()> {
 }
 
 impl Row<'_> {
-    fn insert(&self, tx: &Tx, into: &Into) -> Result<u64> {
+    pub(super) fn insert(&self, tx: &Tx, into: &Into) -> Result<u64> {
         let mut binds = vec![Value::from(into.team_id)];
         binds.extend(self.cells.iter().map(bound));
         tx.execute_counted(self.table.insert, &binds)
     }
 
-    fn get<T: FromCell>(&self, name: &str) -> Result<T> {
+    pub(super) fn get<T: FromCell>(&self, name: &str) -> Result<T> {
         let at = self.table.columns.iter().position(|column| column.name == name);
         let cell = at.and_then(|at| self.cells.get(at)).cloned().unwrap_or(Cell::Null);
         T::from_cell(cell).map_err(|_| Error::field(name, "has the wrong type"))
     }
 
     /// The row with another value in a column.
-    fn with(&self, name: &str, cell: Cell) -> Vec<Cell> {
+    pub(super) fn with(&self, name: &str, cell: Cell) -> Vec<Cell> {
         let columns = self.table.columns.iter().zip(self.cells);
         let other = |(column, old): (&Column, &Cell)| {
             if column.name == name { cell.clone() } else { old.clone() }

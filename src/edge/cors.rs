@@ -5,7 +5,8 @@ use worker::{Env, Headers, Request, Result};
 
 const METHODS: &str = "GET, POST, PUT, PATCH, DELETE";
 const ASKED_HEADERS: &str = "Authorization, Content-Type, Content-Digest, Idempotency-Key, \
-                             If-Match, If-None-Match, If-Range, Last-Event-ID, Range";
+                             If-Match, If-None-Match, If-Range, Last-Event-ID, Range, \
+                             X-Context-Capability";
 const SHOWN_HEADERS: &str = "ETag, X-Request-Id, Retry-After, Idempotent-Replayed, Location, \
                              Allow, Content-Digest, Content-Range, Content-Disposition, \
                              Accept-Ranges, WWW-Authenticate";

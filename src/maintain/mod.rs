@@ -13,7 +13,9 @@ mod backfill;
 mod blobs;
 mod bodies;
 mod captures;
+mod checkpoints;
 mod content;
+mod context_history;
 mod deliveries;
 mod events;
 mod expiries;
@@ -24,6 +26,7 @@ mod old_sessions;
 mod overdue;
 mod parts;
 pub mod pass;
+mod payloads;
 pub mod presence;
 mod retention;
 pub mod runner;
@@ -34,6 +37,7 @@ pub mod teams;
 mod uploads;
 mod versions;
 mod work;
+mod worktrees;
 
 pub use pass::{Outcome, Pass, Slice};
 pub use runner::Runner;
@@ -76,12 +80,16 @@ pub const STEPS: &[Step] = &[
     step("uploads",    uploads::batch,    uploads::due),
     step("blobs",      blobs::batch,      blobs::due),
     step("content",    content::batch,    content::due),
-    step("bodies",     bodies::batch,     bodies::due),
     step("events",     events::batch,     events::due),
     Step { prompt: true, ..step("presence", presence::batch, presence::due) },
     step("deliveries", deliveries::batch, deliveries::due),
     step("settled",    settled::batch,    settled::due),
     Step { prompt: true, ..step("overdue", overdue::batch, overdue::due) },
+    step("checkpoints", checkpoints::batch, checkpoints::due),
+    step("payloads",   payloads::batch,   payloads::due),
+    step("worktrees",  worktrees::batch,  worktrees::due),
+    step("bodies",     bodies::batch,     bodies::due),
+    step("context_history", context_history::batch, context_history::due),
     step("teams",      teams::batch,      teams::due),
     step("backfill",   backfill::batch,   backfill::due),
 ];

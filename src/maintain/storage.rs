@@ -43,6 +43,9 @@ const TABLES: &[(&str, &str)] = &[
     window!("journal"),
     window!("idempotency"),
     window!("app_webhook_deliveries"),
+    window!("context_operations"),
+    window!("context_snapshots"),
+    window!("usage_records"),
 ];
 
 /// The last count and when it was made, if that is not too long ago.

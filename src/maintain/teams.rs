@@ -7,7 +7,7 @@ use crate::ids::TeamId;
 use crate::params;
 use crate::store::{Db, Tx};
 
-/// A row costs 3 to 8 units, with what its triggers do. Finding all tables empty costs 300.
+/// A row costs 3 to 8 units, with what its triggers do. Finding all tables empty costs 400.
 const ROWS_MAX: u64 = 20;
 const ROW_UNITS: u64 = 7;
 const EVENTS_MAX: u64 = 40;
@@ -28,6 +28,7 @@ struct Table {
     front: &'static str,
     /// Deletes the rows with the keys in ?1.
     delete: &'static [&'static str],
+    row_units: u64,
 }
 
 /// A table whose rows are found again by rowid; `octets` are those of its large values.
@@ -48,6 +49,7 @@ macro_rules! rows {
                          SELECT value ->> 0 FROM json_each(?1))"
                 ),
             ],
+            row_units: ROW_UNITS,
         }
     };
 }
@@ -67,6 +69,13 @@ macro_rules! keyed {
             "value ->> 0, value ->> 1, value ->> 2, value ->> 3"
         )
     };
+    ($table:literal, $a:literal, $b:literal, $c:literal, $d:literal, $e:literal) => {
+        keyed!(
+            @ $table,
+            concat!($a, ", ", $b, ", ", $c, ", ", $d, ", ", $e),
+            "value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4"
+        )
+    };
     (@ $table:literal, $columns:expr, $values:literal) => {
         Table {
             front: concat!(
@@ -77,6 +86,7 @@ macro_rules! keyed {
                 "DELETE FROM ", $table, " WHERE (", $columns, ") IN (SELECT ", $values,
                 " FROM json_each(?1))"
             )],
+            row_units: ROW_UNITS,
         }
     };
 }
@@ -101,9 +111,6 @@ const CONTENT: &[Table] = &[
     keyed!("content_grants", "team_id", "ref", "session_id"),
     rows!("content", "0"),
     keyed!("content_prune_queue", "team_id", "ref"),
-    keyed!("staged_bodies", "team_id", "id"),
-    rows!("body_chunks", "octet_length(bytes)"),
-    keyed!("body_prune_queue", "team_id", "body_id"),
     rows!("continuations", "octet_length(value_json)"),
     rows!("attachments", "0"),
     rows!("native_effects", "octet_length(request_json)"),
@@ -121,6 +128,22 @@ const CONTENT: &[Table] = &[
     keyed!("staging_captures", "team_id", "id"),
     keyed!("parts_prune_queue", "team_id", "capture_id"),
     keyed!("blob_prune_queue", "team_id", "sha256"),
+    Table { row_units: 12, ..keyed!("context_payloads", "team_id", "context_id", "ref") },
+    keyed!("context_checkpoints", "team_id", "context_id", "durable_revision"),
+    keyed!("context_events", "team_id", "context_id", "sequence"),
+    rows!("context_operations", "0"),
+    rows!("context_imports", "octet_length(result_json)"),
+    rows!("context_audits", "0"),
+    keyed!("contexts", "team_id", "id"),
+    rows!("context_snapshots", "0"),
+    rows!("snapshot_admissions", "octet_length(value_json)"),
+    keyed!("staged_bodies", "team_id", "id"),
+    rows!("body_chunks", "octet_length(bytes)"),
+    keyed!("body_prune_queue", "team_id", "body_id"),
+    keyed!("worktree_routes", "team_id", "workspace", "subject_id", "worktree", "instance_id"),
+    keyed!("worktrees", "team_id", "workspace", "instance_id"),
+    keyed!("usage_sums", "team_id", "workspace", "axis", "key"),
+    Table { row_units: 25, ..rows!("usage_records", "0") },
 ];
 
 /// What a wipe keeps. The team's row goes after these.
@@ -144,6 +167,7 @@ const TEAM: &[Table] = &[
             "DELETE FROM apps WHERE (team_id, id) IN (
                  SELECT value ->> 0, value ->> 1 FROM json_each(?1))",
         ],
+        row_units: 2 * ROW_UNITS,
     },
     keyed!("group_members", "team_id", "group_id", "principal_id"),
     keyed!("groups_table", "team_id", "id"),
@@ -198,7 +222,7 @@ fn empty(tx: &Tx, work: &mut Work, team_id: &TeamId, table: &Table) -> Result<Op
         return Ok(None);
     }
     let count = front.len();
-    let taken = work.take(tx, front, ROW_UNITS);
+    let taken = work.take(tx, front, table.row_units);
     let keys = format!("[{}]", taken.join(","));
     for delete in table.delete {
         tx.execute(delete, params![&keys])?;

@@ -17,6 +17,7 @@ pub const MIGRATIONS: &[(&str, &str)] = &[
     ("0009_transfer", include_str!("../../migrations/0009_transfer.sql")),
     ("0010_content", include_str!("../../migrations/0010_content.sql")),
     ("0011_webhooks", include_str!("../../migrations/0011_webhooks.sql")),
+    ("0012_contexts", include_str!("../../migrations/0012_contexts.sql")),
 ];
 
 #[allow(clippy::cast_possible_wrap)] // A small constant.

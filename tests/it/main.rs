@@ -1,8 +1,10 @@
 //! Native integration tests: the whole API over real SQLite, in memory.
+mod agent;
 mod apps;
 mod capture;
 mod captures;
 mod content;
+mod contexts;
 mod credentials;
 mod deliveries;
 mod events;
@@ -26,13 +28,16 @@ mod removal;
 mod requests;
 mod rules;
 mod sessions;
+mod snapshots;
 mod sources;
 mod team;
 mod teams;
 mod tidy;
 mod transfer;
 mod uploads;
+mod usage;
 mod vectors;
 mod visibility;
 mod webhooks;
 mod work;
+mod worktrees;

@@ -23,6 +23,7 @@ const LANDED: &[(&str, &str)] = &[
     ("0009_transfer", "2f117abb26c437903fa93e4055630949bdb7c73267612fd79dd2b2b9dda9eb06"),
     ("0010_content", "a722d8f391d917312924ec657a34a5e2b50bf096e885b444da7693a52ca1aee2"),
     ("0011_webhooks", "890b3f72f8b69745183c885c068179eaa7097907d33d43bf4a25bd661840da02"),
+    ("0012_contexts", "0891e1152f788eb13ccd130036de87e34defc29a7c079928ae731c5faa6bb901"),
 ];
 
 #[test]

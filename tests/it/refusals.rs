@@ -17,6 +17,13 @@ struct Row {
     expected: [u16; 6],
 }
 
+impl Row {
+    /// The path without its query.
+    fn route(&self) -> &'static str {
+        self.path.split('?').next().unwrap_or_default()
+    }
+}
+
 const fn row(
     method: &'static str,
     path: &'static str,
@@ -29,6 +36,13 @@ const fn row(
 /// Every member, and a member's machine, reads; an app needs a scope.
 const READS: [u16; 6] = [200, 200, 200, 200, 200, 403];
 const ALL: [u16; 6] = [200; 6];
+
+/// What agents keep is their own: neither a viewer nor a machine writes, no machine reads.
+const AGENTS_READ: [u16; 6] = [200, 200, 200, 200, 403, 403];
+const AGENTS_WRITE: [u16; 6] = [200, 200, 200, 403, 403, 403];
+const AGENTS_FIND: [u16; 6] = [404, 404, 404, 404, 403, 403];
+const AGENTS_CHANGE: [u16; 6] = [404, 404, 404, 403, 403, 403];
+const AGENTS_MOVE: [u16; 6] = [409, 409, 409, 403, 403, 403];
 
 #[rustfmt::skip] // A table reads best as one.
 const ROWS: &[Row] = &[
@@ -128,6 +142,43 @@ const ROWS: &[Row] = &[
     row("POST",   "/apps/{app}/deliveries/{delivery}/retry", "", [200, 200, 403, 403, 403, 403]),
     row("GET",    "/events", "", READS),
     row("GET",    "/events/current", "", READS),
+    row("GET",    "/contexts", "",                              AGENTS_READ),
+    row("PUT",    "/contexts/{context}", r#"{"binding":{"provider":"p","model":"m","generation":1}}"#, AGENTS_WRITE),
+    row("GET",    "/contexts/{context}", "",                    AGENTS_FIND),
+    row("PATCH",  "/contexts/{context}", r"{}",                 AGENTS_CHANGE),
+    row("DELETE", "/contexts/{context}", "",                    AGENTS_CHANGE),
+    row("POST",   "/contexts/{context}/commit", r#"{"operation_id":"o","expected":{"session":0,"durable":0,"source":0},"binding":{"provider":"p","model":"m","generation":1},"events":[],"checkpoint":{"turn_id":1,"algorithm":"a","schema_version":1,"source_start":0,"active_context":[]}}"#, AGENTS_CHANGE),
+    row("POST",   "/contexts/{context}/advance", r#"{"operation_id":"o","expected":{"session":0,"durable":0,"source":0},"binding":{"provider":"p","model":"m","generation":1},"reason":"r"}"#, AGENTS_CHANGE),
+    row("GET",    "/contexts/{context}/source", "",             AGENTS_FIND),
+    row("GET",    "/contexts/{context}/first-user-message", "", AGENTS_FIND),
+    row("GET",    "/contexts/{context}/payloads/{ref}", "",     AGENTS_FIND),
+    row("PUT",    "/contexts/{context}/payloads/{ref}", "x",    AGENTS_CHANGE),
+    row("POST",   "/contexts/{context}/import", r#"{"legacy_id":"l","operation_key":"k","events":[{"kind":"k","role":"r","size":0,"provenance":"p","redaction_status":"n"}]}"#, AGENTS_WRITE),
+    row("GET",    "/contexts/{context}/export", "",             AGENTS_CHANGE),
+    row("POST",   "/contexts/{context}/reclaim", "",            AGENTS_CHANGE),
+    row("PUT",    "/contexts/{context}/lease", "",              AGENTS_WRITE),
+    row("DELETE", "/contexts/{context}/lease", "",              [204, 204, 204, 403, 403, 403]),
+    row("PUT",    "/snapshots/{name}", r#"{"messages":[]}"#,    AGENTS_WRITE),
+    row("GET",    "/snapshots/{name}", "",                      AGENTS_FIND),
+    row("DELETE", "/snapshots/{name}", "",                      AGENTS_CHANGE),
+    row("PUT",    "/snapshots/{name}/admission", r#"{"names":["n"]}"#, AGENTS_WRITE),
+    row("GET",    "/snapshots/{name}/admission", "",            AGENTS_READ),
+    row("POST",   "/snapshots/prune", r#"{"names":[]}"#,        AGENTS_WRITE),
+    row("GET",    "/worktrees", "",                             AGENTS_READ),
+    row("POST",   "/worktrees", r#"{"worktree":"w","instance_id":"i","path":"/p"}"#, [201, 201, 201, 403, 403, 403]),
+    row("GET",    "/worktrees/{instance}", "",                  AGENTS_FIND),
+    row("POST",   "/worktrees/{instance}/register", "",         AGENTS_MOVE),
+    row("POST",   "/worktrees/{instance}/abandon", "",          AGENTS_MOVE),
+    row("POST",   "/worktrees/{instance}/begin-deletion", "",   AGENTS_MOVE),
+    row("POST",   "/worktrees/{instance}/reactivate", "",       AGENTS_MOVE),
+    row("POST",   "/worktrees/{instance}/finish-deletion", "",  AGENTS_MOVE),
+    row("POST",   "/worktrees/{instance}/validate", "",         AGENTS_MOVE),
+    row("GET",    "/worktree-routes/{worktree}", "",            AGENTS_FIND),
+    row("PUT",    "/worktree-routes/{worktree}", r#"{"dir":"/d"}"#, AGENTS_WRITE),
+    row("DELETE", "/worktree-routes/{worktree}", "",            AGENTS_WRITE),
+    row("POST",   "/usage", r#"{"kind":"token_usage"}"#,        [201, 201, 201, 403, 403, 403]),
+    row("GET",    "/usage?by=day", "",                          AGENTS_READ),
+    row("GET",    "/usage/calibration?provider=p&model=m", "",  AGENTS_FIND),
     row("GET",    "/maintain", "",                              [200, 200, 403, 403, 403, 403]),
     row("POST",   "/maintain", "",                              [200, 200, 403, 403, 403, 403]),
     row("GET",    "/metrics", "",                               [200, 200, 403, 403, 403, 403]),
@@ -182,6 +233,10 @@ fn world() -> World {
         ("{attachment}", none("attachment")),
         ("{operation}", none("operation")),
         ("{page}", page),
+        ("{context}", "c".into()),
+        ("{name}", "n".into()),
+        ("{instance}", "i".into()),
+        ("{worktree}", "w".into()),
         ("{0}", "0".repeat(32)),
         ("{64}", "0".repeat(64)),
     ];
@@ -196,6 +251,8 @@ fn world() -> World {
     World { team, callers, names }
 }
 
+const CAPABILITY: &str = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE";
+
 impl World {
     fn filled(&self, text: &str) -> String {
         self.names.iter().fold(text.to_owned(), |text, (name, id)| text.replace(name, id))
@@ -209,6 +266,9 @@ impl World {
         if row.method == "PUT" && row.path.starts_with("/uploads") {
             headers.push(("content-digest", digest));
         }
+        if row.path.starts_with("/contexts") {
+            headers.push(("x-context-capability", CAPABILITY));
+        }
         self.team.send_to(&address, token, row.method, &headers, Some(body.as_bytes()))
     }
 }
@@ -216,7 +276,7 @@ impl World {
 #[test]
 fn every_route_has_a_row_and_every_row_a_route() {
     let mut routes: Vec<_> = ROUTES.iter().map(|route| (route.path, route.method)).collect();
-    let mut rows: Vec<_> = ROWS.iter().map(|row| (row.path, row.method)).collect();
+    let mut rows: Vec<_> = ROWS.iter().map(|row| (row.route(), row.method)).collect();
     routes.sort_unstable();
     rows.sort_unstable();
     assert_eq!(routes, rows);
@@ -278,7 +338,8 @@ fn an_app_gets_through_where_the_route_names_a_scope_of_its_own_and_nowhere_else
     let apps: Vec<_> =
         scopes::ALL.iter().map(|scope| (*scope, shared.team.app(scope, &[scope]).token)).collect();
     for row in ROWS {
-        let route = ROUTES.iter().find(|r| (r.method, r.path) == (row.method, row.path)).unwrap();
+        let route =
+            ROUTES.iter().find(|r| (r.method, r.path) == (row.method, row.route())).unwrap();
         for (scope, token) in &apps {
             let asked = route.apps.unwrap_or(&["never"]);
             let admitted = asked.is_empty() || asked.contains(scope);

@@ -197,6 +197,8 @@ fn every_table_is_exported_or_left_out_for_a_reason() {
         "previous_secret_until",
         "failing_since",
         "throttled",
+        "payload_count",
+        "payload_bytes",
     ];
     for table in SECTIONS.iter().flat_map(|s| std::iter::once(&s.table).chain(s.children)) {
         let columns = team.lines(&format!("SELECT name FROM pragma_table_info('{}')", table.name));

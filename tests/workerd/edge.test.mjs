@@ -144,7 +144,7 @@ test('a preflight is answered before anything is asked of the request', async ()
   assert.equal(answer.status, 204);
   assert.equal(answer.headers.get('access-control-allow-origin'), CONSOLE);
   assert.match(answer.headers.get('access-control-allow-methods'), /PATCH/);
-  assert.match(answer.headers.get('access-control-allow-headers'), /Authorization.*If-Match.*If-Range/);
+  assert.match(answer.headers.get('access-control-allow-headers'), /Authorization.*If-Match.*If-Range.*X-Context-Capability/);
   assert.ok(Number(answer.headers.get('access-control-max-age')) > 0);
 
   const refused = await ask('https://evil.example');

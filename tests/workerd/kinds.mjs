@@ -471,6 +471,8 @@ export const GOES = {
   attachments: (tag) => [['attachments', 'rowid', begins('id', tag)]],
   'continuations, settled': (tag) => [['continuations', 'rowid', begins('id', `settled_${tag}`)]],
   credentials: (tag) => [['credentials', 'id', begins('id', tag)]],
+  'operations of contexts': (tag) => [['context_operations', 'rowid', begins('operation_id', tag)]],
+  'usage records': (tag) => [['usage_records', 'rowid', begins('session_id', tag)]],
 };
 
 function uploadRows(tag) {
@@ -543,4 +545,19 @@ export async function removeEach(where, before) {
   }
   const last = await maintain(where, minuteOf(KINDS.length));
   return { figures, idle, last };
+}
+
+/** Contexts without anything. */
+function context(prefix, count, more = '') {
+  const set = more
+    .split(', ')
+    .filter(Boolean)
+    .map((part) => part.split(' = '));
+  const names = set.map(([name]) => `, ${name}`).join('');
+  const values = set.map(([, value]) => `, ${value}`).join('');
+  return `INSERT INTO contexts
+              (team_id, id, workspace, subject_id, capability_hash, provider, model, generation,
+               created_at, updated_at${names})
+          SELECT :team, '${prefix}' || i, 'default', 'user_1', x'00', 'p', 'm', 1, 0, 0${values}
+            FROM ${numbers(count)}`;
 }

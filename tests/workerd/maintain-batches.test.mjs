@@ -97,6 +97,61 @@ const LARGE = [
     rowsRemoved: 100_000,
   },
   {
+    name: 'a context deleted a year ago, of 20,000 events, 2,000 payloads and 1,000 checkpoints',
+    rows: [
+      `INSERT INTO contexts
+           (team_id, id, workspace, subject_id, capability_hash, provider, model, generation,
+            deleted_at, purge_at, created_at, updated_at)
+       VALUES (:team, 'c', 'default', 'u', x'00', 'p', 'm', 1, 0, ${START_MS}, 0, 0)`,
+      `INSERT INTO context_events
+           (team_id, context_id, sequence, kind, role, size, provenance, redaction_status, created_at)
+       SELECT :team, 'c', i, '', '', 1, '', '', 0 FROM ${numbers(20_000)}`,
+      `INSERT INTO context_payloads
+           (team_id, context_id, ref, sha256, size, body_id, is_source, created_at)
+       SELECT :team, 'c', 'r' || i, '', 1, 'body_p' || i, 1, 0 FROM ${numbers(2_000)}`,
+      `INSERT INTO context_checkpoints
+           (team_id, context_id, durable_revision, id, session_revision, source_start, source_end,
+            turn_id, algorithm, schema_version, provider, model, generation, body_id, sha256, size,
+            created_at)
+       SELECT :team, 'c', i, 'x' || i, 1, 0, i, 1, 'a', 1, 'p', 'm', 1, 'body_k' || i, '', 1, 0
+         FROM ${numbers(1_000)}`,
+      `INSERT INTO body_chunks (team_id, body_id, chunk_index, bytes)
+       SELECT :team, 'body_p' || (i / 3), i % 3, zeroblob(100000) FROM ${numbers(600)}`,
+    ],
+    removed: {
+      contexts: 1, context_events: 20_000, payloads: 2_000, checkpoints: 1_000, bodies: 3_000,
+      body_chunks: 600,
+    },
+  },
+  {
+    name: 'a worktree under which 500 of everything was left',
+    rows: [
+      `INSERT INTO worktrees
+           (team_id, workspace, instance_id, worktree, path, state, adopted, created_at, updated_at)
+       VALUES (:team, 'default', 'i', 'w', '/p', 'deleted', 0, 0, 0)`,
+      `INSERT INTO worktree_routes
+           (team_id, workspace, subject_id, worktree, instance_id, dir, created_at, updated_at)
+       SELECT :team, 'default', 'u' || i, 'w', 'i', '/p', 0, 0 FROM ${numbers(500)}`,
+      `INSERT INTO contexts
+           (team_id, id, workspace, worktree, instance_id, subject_id, capability_hash, provider,
+            model, generation, listed_at, dir, created_at, updated_at)
+       SELECT :team, 'c' || i, 'default', 'w', 'i', 'u' || i, x'00', 'p', 'm', 1, 0, '/p', 0, 0
+         FROM ${numbers(500)}`,
+      `INSERT INTO context_snapshots
+           (team_id, workspace, instance_id, subject_id, name, turns, tokens, message_count, body_id,
+            size, created_at, updated_at)
+       SELECT :team, 'default', 'i', 'u' || i, 's', 1, 1, 1, 'body_s' || i, 1, 0, 0
+         FROM ${numbers(500)}`,
+      `INSERT INTO snapshot_admissions
+           (team_id, workspace, instance_id, subject_id, name, value_json, updated_at)
+       SELECT :team, 'default', 'i', 'u' || i, 's', '{}', 0 FROM ${numbers(500)}`,
+    ],
+    removed: {
+      worktrees: 1, worktree_routes: 500, snapshots: 500, admissions: 500, contexts_ended: 500,
+      bodies: 500,
+    },
+  },
+  {
     name: '2,000 versions of one session that nobody needs',
     rows: [
       ...wholeSession(20).slice(0, 1),

@@ -146,6 +146,9 @@ impl World {
 
     fn write(&mut self) {
         self.forget_deleted();
+        if self.is_migrated && self.random.chance(25) {
+            return self.agent();
+        }
         match self.random.below(75) {
             0..=24 => self.publish(),
             25..=31 => self.upload(),
@@ -684,6 +687,104 @@ impl World {
         self.team.advance(unit * (1 + self.random.below(3).cast_signed()));
     }
 
+    /// An agent does something with its conversations; much of it is refused.
+    fn agent(&mut self) {
+        self.count += 1;
+        // What agents keep is kept for longer than anything else.
+        if self.random.chance(5) {
+            self.team.advance(100 * DAY_MS);
+            self.renew_tokens();
+        }
+        // Each has its place, and is seldom looked for in another.
+        let own = self.random.below(3);
+        let (n, context) = (self.count, format!("c{own}"));
+        let instance = self.random.below(3);
+        let place = ["", "?worktree=w0&instance=i0", "?worktree=w1&instance=i1"];
+        let at = if self.random.chance(90) { own } else { self.random.below(3) };
+        let place = place[usize::try_from(at).unwrap()];
+        let head = format!(
+            "SELECT session_revision || ',' || durable_revision || ',' || source_revision
+               FROM contexts WHERE id = '{context}'"
+        );
+        let head = self.team.lines(&head);
+        let head: Vec<i64> = head
+            .first()
+            .map_or(vec![0, 0, 0], |text| text.split(',').map(|n| n.parse().unwrap()).collect());
+        let expected = json!({ "session": head[0], "durable": head[1], "source": head[2] });
+        let binding = json!({ "provider": "p", "model": "m", "generation": 1 });
+        let event = json!({ "kind": "k", "role": "r", "size": 1, "provenance": "p",
+                            "redaction_status": "n" });
+        let bytes = format!("payload {}", self.random.below(5));
+        let payload = json!({
+            "ref": bytes, "size": bytes.len(), "retention": "session",
+            "sha256": hex(&Sha256::digest(&bytes)),
+            "bytes": base64::engine::general_purpose::STANDARD.encode(&bytes),
+        });
+        let encoded = bytes.replace(' ', "%20");
+        let mut commit = json!({
+            "operation_id": format!("op{n}"), "expected": expected, "binding": binding,
+            "events": [event],
+            "checkpoint": { "turn_id": 1, "algorithm": "a", "schema_version": 1,
+                            "source_start": self.random.below(head[2].unsigned_abs() + 1),
+                            "active_context": [n] },
+        });
+        let (method, path, body) = match self.random.below(24) {
+            0..=2 => ("PUT", format!("/contexts/{context}{place}"), json!({ "binding": binding })),
+            3..=6 => ("POST", format!("/contexts/{context}/commit{place}"), commit),
+            7 | 8 => {
+                commit["payloads"] = json!([payload]);
+                commit["events"][0]["payload_ref"] = json!(bytes);
+                ("POST", format!("/contexts/{context}/commit{place}"), commit)
+            }
+            9..=11 => {
+                commit["checkpoint"].as_object_mut().unwrap().remove("active_context");
+                commit["checkpoint"]["active_context_ref"] = json!(bytes);
+                ("POST", format!("/contexts/{context}/commit{place}"), commit)
+            }
+            12 | 13 => ("PUT", format!("/contexts/{context}/payloads/{encoded}{place}"), json!(0)),
+            14 => {
+                let body = json!({ "operation_id": format!("op{n}"), "expected": expected,
+                                   "binding": binding, "reason": "r", "clear": n % 2 == 0 });
+                ("POST", format!("/contexts/{context}/advance{place}"), body)
+            }
+            15 => {
+                let body = json!({ "legacy_id": "l", "operation_key": format!("k{n}"),
+                                   "events": [event] });
+                ("POST", format!("/contexts/{context}/import{place}"), body)
+            }
+            16 => ("DELETE", format!("/contexts/{context}{place}"), Json::Null),
+            17 => ("PUT", format!("/snapshots/{context}{place}"), json!({ "messages": [n] })),
+            18 => {
+                let body = json!({ "names": ["tool"] });
+                ("PUT", format!("/snapshots/{context}/admission{place}"), body)
+            }
+            19 => ("GET", format!("/contexts/{context}/export{place}"), Json::Null),
+            20 => {
+                let body = json!({ "worktree": format!("w{instance}"), "path": "/p",
+                                   "instance_id": format!("i{instance}") });
+                ("POST", "/worktrees".to_owned(), body)
+            }
+            21 | 22 => {
+                let moves =
+                    ["register", "register", "begin-deletion", "finish-deletion", "abandon"];
+                let to = *self.random.pick(&moves).unwrap();
+                ("POST", format!("/worktrees/i{instance}/{to}"), json!({}))
+            }
+            _ => {
+                let body = json!({ "kind": "token_usage", "provider": "p", "model": "m",
+                                   "session_id": context, "input_tokens": n });
+                ("POST", "/usage".to_owned(), body)
+            }
+        };
+        let body = if path.contains("/payloads/") { bytes } else { body.to_string() };
+        let capability = crate::agent::capability(1);
+        let headers = [("x-context-capability", capability.as_str())];
+        let owner = self.team.owner.clone();
+        let body = (!matches!(method, "GET" | "DELETE")).then_some(body.as_bytes());
+        let got = self.team.send(&owner, method, &path, &headers, body);
+        assert!(got.status < 500, "{method} {path}: {}", got.json);
+    }
+
     /// A whole pass, or one that meets what a pass may meet.
     fn maintain(&mut self) {
         if !self.is_migrated {
@@ -759,12 +860,25 @@ fn run(seed: u64) -> BTreeSet<&'static str> {
         world.team.settle();
         world.team.advance(31 * MINUTE_MS);
     }
+    // At times what is kept longest goes too.
+    if world.random.chance(20) {
+        world.team.advance(401 * DAY_MS);
+    }
     world.check();
     std::mem::take(&mut world.removed)
 }
 
 /// What all histories together must have made retention do.
 const KINDS: &[&str] = &[
+    "bodies",
+    "checkpoints",
+    "context_audits",
+    "context_events",
+    "context_imports",
+    "context_operations",
+    "payloads",
+    "usage_records",
+    "worktrees",
     "blobs",
     "bodies",
     "body_chunks",

@@ -1,5 +1,6 @@
 //! The retention pass.
 mod api;
+mod contexts;
 mod cost;
 mod histories;
 pub mod oracle;

@@ -2,7 +2,7 @@
 //! reference and no walk: the base tables are copied, the rules run over the copy, and the store
 //! must come to equal it.
 use crate::team::Team;
-use teamplane::limits::{DAY_MS, HOUR_MS, LINK_GRACE_MS, MINUTE_MS};
+use teamplane::limits::{DAY_MS, LINK_GRACE_MS, MINUTE_MS};
 
 /// Every base table that retention touches, with the columns that are compared.
 const TABLES: &[(&str, &str)] = &[
@@ -27,13 +27,25 @@ const TABLES: &[(&str, &str)] = &[
     ("artifact_blobs", "team_id, sha256"),
     ("content", "team_id, ref"),
     ("content_grants", "team_id, ref, session_id"),
-    ("body_chunks", "team_id, body_id, chunk_index"),
     ("continuations", "team_id, id, state, settled_at"),
     ("operations", "team_id, id, state, settled_at"),
     ("native_effects", "team_id, id, state"),
     ("attachments", "team_id, id, state"),
     ("machine_presence", "team_id, machine_id, linked, lost_at"),
     ("app_webhook_attempts", "delivery_id, attempt"),
+    ("contexts", "team_id, id, deleted_at"),
+    ("context_events", "team_id, context_id, sequence"),
+    ("context_payloads", "team_id, context_id, ref"),
+    ("context_checkpoints", "team_id, context_id, durable_revision"),
+    ("context_operations", "team_id, context_id, operation_id"),
+    ("context_imports", "team_id, context_id, operation_key"),
+    ("context_snapshots", "team_id, workspace, instance_id, subject_id, name"),
+    ("snapshot_admissions", "team_id, workspace, instance_id, subject_id, name"),
+    ("worktrees", "team_id, workspace, instance_id, state"),
+    ("worktree_routes", "team_id, workspace, subject_id, worktree, instance_id"),
+    ("usage_records", "id"),
+    ("staged_bodies", "team_id, id"),
+    ("body_chunks", "team_id, body_id, chunk_index"),
 ];
 
 /// Tables whose rows retention itself adds to: only those there before are compared.
@@ -153,10 +165,6 @@ const RULES: &str = "
      WHERE created_at + :grace_of_content <= :now
        AND (team_id, ref) NOT IN (SELECT team_id, ref FROM content_refs
                                   UNION SELECT team_id, ref FROM o.content_grants);
-    DELETE FROM o.body_chunks
-     WHERE (team_id, body_id) NOT IN (
-           SELECT team_id, body_id FROM o.content
-           UNION SELECT team_id, id FROM staged_bodies WHERE created_at + :hour > :now);
 
     UPDATE o.machine_presence SET linked = 0, lost_at = NULL WHERE lost_at + :grace <= :now;
     DELETE FROM o.machine_presence_events
@@ -170,6 +178,56 @@ const RULES: &str = "
        AND (team_id, app_id) IN (SELECT team_id, app_id FROM main.deleted_apps);
     DELETE FROM o.app_webhook_attempts
      WHERE delivery_id NOT IN (SELECT id FROM o.app_webhook_deliveries);
+
+    DELETE FROM o.worktrees
+     WHERE state IN ('creating', 'deleted') AND updated_at + 30 * :day <= :now;
+    DELETE FROM o.worktree_routes
+     WHERE instance_id <> '' AND (team_id, workspace, instance_id) NOT IN (
+           SELECT team_id, workspace, instance_id FROM o.worktrees);
+    DELETE FROM o.context_snapshots
+     WHERE instance_id <> '' AND (team_id, workspace, instance_id) NOT IN (
+           SELECT team_id, workspace, instance_id FROM o.worktrees);
+    DELETE FROM o.snapshot_admissions
+     WHERE instance_id <> '' AND (team_id, workspace, instance_id) NOT IN (
+           SELECT team_id, workspace, instance_id FROM o.worktrees);
+    UPDATE o.contexts SET deleted_at = :now
+     WHERE instance_id <> '' AND deleted_at IS NULL
+       AND (team_id, workspace, instance_id) NOT IN (
+           SELECT team_id, workspace, instance_id FROM o.worktrees);
+
+    CREATE TABLE o.checkpoints AS SELECT * FROM o.context_checkpoints;
+    DELETE FROM o.context_checkpoints AS k
+     WHERE created_at + 30 * :day <= :now
+       AND durable_revision IS NOT (SELECT checkpoint_revision FROM o.contexts c
+                                     WHERE c.team_id = k.team_id AND c.id = k.context_id)
+       AND durable_revision <> (SELECT n.durable_revision FROM o.checkpoints n
+                                 WHERE n.team_id = k.team_id AND n.context_id = k.context_id
+                                 ORDER BY n.source_start, n.durable_revision LIMIT 1)
+       AND 3 <= (SELECT count(*) FROM o.checkpoints n
+                  WHERE n.team_id = k.team_id AND n.context_id = k.context_id
+                    AND n.durable_revision > k.durable_revision);
+    DELETE FROM o.context_payloads WHERE staged_at + :day <= :now;
+    CREATE TABLE o.gone AS
+    SELECT team_id, id FROM o.contexts WHERE deleted_at + 365 * :day <= :now;
+    DELETE FROM o.context_payloads WHERE (team_id, context_id) IN (SELECT team_id, id FROM o.gone);
+    DELETE FROM o.context_checkpoints
+     WHERE (team_id, context_id) IN (SELECT team_id, id FROM o.gone);
+    DELETE FROM o.context_events WHERE (team_id, context_id) IN (SELECT team_id, id FROM o.gone);
+    DELETE FROM o.context_operations WHERE created_at + 30 * :day <= :now;
+    DELETE FROM o.context_imports WHERE created_at + 30 * :day <= :now;
+    DELETE FROM o.usage_records WHERE created_at + 400 * :day <= :now;
+    DELETE FROM o.staged_bodies WHERE created_at + :day / 24 <= :now;
+    DELETE FROM o.body_chunks
+     WHERE (team_id, body_id) NOT IN (
+           SELECT team_id, body_id FROM o.context_payloads WHERE body_id IS NOT NULL
+           UNION
+           SELECT team_id, body_id FROM o.context_checkpoints WHERE body_id IS NOT NULL
+           UNION
+           SELECT team_id, body_id FROM o.context_snapshots
+           UNION
+           SELECT team_id, body_id FROM o.content
+           UNION
+           SELECT team_id, id FROM o.staged_bodies);
 ";
 
 /// Which events are current is asked after the passes, which record events of their own. What fell
@@ -219,17 +277,70 @@ const MIRRORS: &[(&str, &str, &str)] = &[
     ),
     ("message_search", "rowid", "SELECT id FROM messages WHERE until_revision = 9007199254740991"),
     ("title_search", "rowid", "SELECT rowid FROM sessions WHERE title IS NOT NULL"),
+    (
+        "contexts",
+        "team_id, id, payload_count, payload_bytes",
+        "SELECT c.team_id, c.id, count(p.ref), coalesce(sum(p.size) FILTER (WHERE p.body_id > ''), 0)
+           FROM contexts c
+           LEFT JOIN context_payloads p ON p.team_id = c.team_id AND p.context_id = c.id
+          GROUP BY 1, 2",
+    ),
+    // When the next checkpoint may go, which is later than now once all that may have gone.
+    (
+        "contexts",
+        "team_id, id, prune_at",
+        "SELECT c.team_id, c.id,
+                (SELECT min(k.created_at) + 30 * 86400000 FROM context_checkpoints k
+                  WHERE k.team_id = c.team_id AND k.context_id = c.id
+                    AND k.durable_revision IS NOT c.checkpoint_revision
+                    AND k.durable_revision <> (SELECT n.durable_revision FROM context_checkpoints n
+                                                WHERE n.team_id = c.team_id AND n.context_id = c.id
+                                                ORDER BY n.source_start, n.durable_revision LIMIT 1)
+                    AND 3 <= (SELECT count(*) FROM context_checkpoints n
+                               WHERE n.team_id = c.team_id AND n.context_id = c.id
+                                 AND n.durable_revision > k.durable_revision))
+           FROM contexts c",
+    ),
+    // A payload waits for its end while neither an event nor a checkpoint names it.
+    (
+        "context_payloads",
+        "team_id, context_id, ref, staged_at IS NULL",
+        "SELECT team_id, context_id, ref,
+                is_source OR EXISTS (SELECT 1 FROM context_checkpoints k
+                                      WHERE k.team_id = p.team_id AND k.context_id = p.context_id
+                                        AND k.payload_ref = p.ref)
+           FROM context_payloads p",
+    ),
+    (
+        "usage_sums",
+        "team_id, workspace, axis, key, records, input_tokens, estimated_tokens",
+        "SELECT team_id, workspace, 'day', printf('%08d', created_at / 86400000), count(*),
+                coalesce(sum(input_tokens), 0), coalesce(sum(estimated_tokens), 0)
+           FROM usage_records GROUP BY 1, 2, 4
+         UNION ALL
+         SELECT team_id, workspace, 'model', coalesce(provider, '') || char(31) || coalesce(model, ''),
+                count(*), coalesce(sum(input_tokens), 0), coalesce(sum(estimated_tokens), 0)
+           FROM usage_records GROUP BY 1, 2, 4
+         UNION ALL
+         SELECT team_id, workspace, 'session', session_id, count(*),
+                coalesce(sum(input_tokens), 0), coalesce(sum(estimated_tokens), 0)
+           FROM usage_records WHERE session_id IS NOT NULL GROUP BY 1, 2, 4",
+    ),
 ];
 
 /// Empty once nothing is left to do.
-const QUEUES: &[&str] =
-    &["message_prune_queue", "session_prune_queue", "parts_prune_queue", "blob_prune_queue"];
+const QUEUES: &[&str] = &[
+    "message_prune_queue",
+    "session_prune_queue",
+    "parts_prune_queue",
+    "blob_prune_queue",
+    "body_prune_queue",
+];
 
 fn at(sql: &str, now_ms: i64) -> String {
     sql.replace(":now", &now_ms.to_string())
         .replace(":day", &DAY_MS.to_string())
         .replace(":grace_of_content", &(15 * MINUTE_MS).to_string())
-        .replace(":hour", &HOUR_MS.to_string())
         .replace(":grace", &LINK_GRACE_MS.to_string())
 }
 
@@ -238,7 +349,7 @@ fn at(sql: &str, now_ms: i64) -> String {
 pub fn check(team: &Team) -> Vec<&'static str> {
     let now_ms = team.now_ms.get();
     team.sql("ATTACH ':memory:' AS o");
-    for (table, _) in TABLES.iter().chain(LOGS) {
+    for (table, _) in TABLES.iter().chain(LOGS).chain(&[("context_audits", "")]) {
         team.sql(&format!("CREATE TABLE o.{table} AS SELECT * FROM main.{table}"));
     }
     team.sql(&at(RULES, now_ms));
@@ -257,6 +368,14 @@ pub fn check(team: &Team) -> Vec<&'static str> {
             &format!("WHERE created_at < {now_ms}"),
         );
     }
+    // A worktree's end makes audits of its own.
+    equal(
+        team,
+        "context_audits",
+        "team_id, id",
+        &format!("SELECT team_id, id FROM o.context_audits WHERE expires_at > {now_ms}"),
+        &format!("WHERE created_at < {now_ms} OR id IN (SELECT id FROM o.context_audits)"),
+    );
     mirrors(team);
     reads_as_before(team);
     team.sql("DETACH o");
