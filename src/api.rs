@@ -4,9 +4,11 @@
 pub use crate::answer::{Answer, Body, Chunks, Job, Reply};
 use crate::auth::{self, Token};
 pub use crate::call::{Call, Config, Envelope, HEADERS, Request};
+use crate::domain::live::Live;
+use crate::domain::streams::Offer;
 use crate::domain::{
     attachments, capture_commit, capture_parts, captures, configuration, continuation_list,
-    continuations, credentials, effects, event_log, grants, groups, heartbeat, idempotency,
+    continuations, credentials, effects, event_log, follow, grants, groups, heartbeat, idempotency,
     journal, links, machines, members, message_pages, operation_calls, presence_log, roots, rules,
     session_export, session_list, session_versions, sessions, sources, team_removal, teams,
     upload_chunks, upload_commit, upload_content, uploads,
@@ -68,10 +70,21 @@ pub struct Route {
     tenths: i64,
     /// Whether it may make the store grow; refused when the store is nearly full.
     grows: bool,
+    /// Whether it may answer with a stream.
+    pub streams: Offer,
 }
 
 const fn route(method: &'static str, path: &'static str, payload: Payload, run: Run) -> Route {
-    Route { method, path, payload, run, query: false, tenths: RATE_TENTHS, grows: true }
+    Route {
+        method,
+        path,
+        payload,
+        run,
+        query: false,
+        tenths: RATE_TENTHS,
+        grows: true,
+        streams: Offer::Page,
+    }
 }
 const fn get(path: &'static str, run: Read) -> Route {
     Route { grows: false, ..route("GET", path, Payload::None, Run::Read(run)) }
@@ -79,6 +92,14 @@ const fn get(path: &'static str, run: Read) -> Route {
 /// A GET with query parameters.
 const fn find(path: &'static str, run: Read) -> Route {
     Route { query: true, ..get(path, run) }
+}
+/// A log, by page or as a stream.
+const fn log(path: &'static str, run: Read) -> Route {
+    Route { streams: Offer::Both, ..find(path, run) }
+}
+/// Nothing but a stream.
+const fn stream(path: &'static str, run: Read) -> Route {
+    Route { streams: Offer::Stream, ..get(path, run) }
 }
 const fn create(path: &'static str, run: Write) -> Route {
     route("POST", path, Payload::Json(JSON_BYTES_MAX), Run::Create(run))
@@ -164,7 +185,7 @@ pub const ROUTES: &[Route] = &[
     patch ("/sources/{source}",                  sources::change),
     find  ("/machines",                          machines::list),
     create("/machines",                          machines::enroll),
-    find  ("/machines/events",                   presence_log::list),
+    log   ("/machines/events",                   presence_log::list),
     get   ("/machines/{machine}",                machines::get),
     delete("/machines/{machine}",                machines::remove),
     beat  ("/machines/{machine}/heartbeat",      heartbeat::post),
@@ -195,6 +216,7 @@ pub const ROUTES: &[Route] = &[
     get   ("/sessions/{session}/grants/{kind}/{subject}", grants::get),
     set   ("/sessions/{session}/grants/{kind}/{subject}", GRANT, grants::put),
     delete("/sessions/{session}/grants/{kind}/{subject}", grants::remove),
+    stream("/sessions/{session}/follow",         follow::get),
     get   ("/sessions/{session}/export",         session_export::get),
     create("/sessions/{session}/continuations",  continuations::create),
     create("/sessions/{session}/attachments",    attachments::create),
@@ -212,7 +234,7 @@ pub const ROUTES: &[Route] = &[
     delete("/attachments/{attachment}",          attachments::close),
     find  ("/operations",                        operation_calls::list),
     get   ("/operations/{operation}",            operation_calls::get),
-    find  ("/events",                            event_log::list),
+    log   ("/events",                            event_log::list),
     find  ("/events/current",                    event_log::current),
     empty ("/wipe",                              team_removal::wipe),
     get   ("/maintain",                          maintain::api::get),
@@ -229,6 +251,8 @@ pub struct Plane<'a> {
     pub limiter: &'a RefCell<RateLimiter>,
     /// The retention pass under way.
     pub runner: &'a Rc<RefCell<maintain::Runner>>,
+    /// What goes on between the object's sockets.
+    pub live: &'a RefCell<Live>,
 }
 
 /// A route and the parameters in its path.
@@ -319,6 +343,7 @@ fn answer(plane: &Plane, request: &Request) -> Result<Reply> {
         config: plane.config,
         request_id: request.request_id,
         runner: plane.runner,
+        live: plane.live,
         list_name: route.path,
         server_id: plane.server_id,
         segments: matched.segments,

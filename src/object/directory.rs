@@ -44,7 +44,7 @@ impl DurableObject for Directory {
 
     /// Removes what has expired.
     async fn alarm(&self) -> worker::Result<Response> {
-        alarm::run(&self.host, || Ok(())).await;
+        alarm::run(&self.host, async || Ok(())).await;
         Response::empty()
     }
 }
