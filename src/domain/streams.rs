@@ -31,8 +31,10 @@ pub struct Topic {
     scope: &'static str,
     log: fn(&Db, &TeamId) -> Result<Log>,
     /// Up to so many entries behind a sequence that the caller may see, and the last one looked at.
-    behind: fn(&Db, &Principal, &Log, i64, usize) -> Result<(Vec<Entry>, i64)>,
+    behind: Behind,
 }
+
+type Behind = fn(&Db, &Principal, &Log, i64, usize) -> Result<(Vec<Entry>, i64)>;
 
 /// The event log; links read on in it too.
 pub const EVENTS: usize = 0;
@@ -163,14 +165,7 @@ impl Pass {
                 return follow::first(db, &who, follow, watch).map(|sent| Some(Rc::new(sent)));
             }
         };
-        let log = match self.logs.get(&(watch.team_id.clone(), topic.name)) {
-            Some(log) => log.clone(),
-            None => {
-                let log = Rc::new((topic.log)(db, &watch.team_id)?);
-                self.logs.insert((watch.team_id.clone(), topic.name), log.clone());
-                log
-            }
-        };
+        let log = self.log(db, topic, &watch.team_id)?;
         if *at == log.position(log.newest) {
             return Ok(None);
         }
@@ -182,6 +177,16 @@ impl Pass {
         let sent = Rc::new(page_of(db, &who, topic, &log, at, watch)?);
         self.pages.insert(key, sent.clone());
         Ok(Some(sent))
+    }
+
+    fn log(&mut self, db: &Db, topic: &Topic, team_id: &TeamId) -> Result<Rc<Log>> {
+        let key = (team_id.clone(), topic.name);
+        if let Some(log) = self.logs.get(&key) {
+            return Ok(log.clone());
+        }
+        let log = Rc::new((topic.log)(db, team_id)?);
+        self.logs.insert(key, log.clone());
+        Ok(log)
     }
 
     /// Whoever watches, as of now.
@@ -222,12 +227,11 @@ fn page_of(
 
 /// One server-sent event. Data of several lines comes as several, which its reader joins.
 pub fn event(id: Option<&str>, name: &str, data: &str) -> String {
+    let head = id.map(|id| ("id", id)).into_iter().chain([("event", name)]);
+    let lines = data.split(['\n', '\r']).map(|line| ("data", line));
     let mut text = String::with_capacity(data.len() + 64);
-    for (field, value) in id.map(|id| ("id", id)).into_iter().chain([("event", name)]) {
-        text += &format!("{field}: {value}\n");
-    }
-    for line in data.split(['\n', '\r']) {
-        text += &format!("data: {line}\n");
+    for (field, value) in head.chain(lines) {
+        text.extend([field, ": ", value, "\n"]);
     }
     text + "\n"
 }
