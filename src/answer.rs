@@ -1,5 +1,6 @@
 //! What a handler answers: a status, headers and a body, or the work that leads there.
 use crate::domain::links::Link;
+use crate::domain::streams::Watch;
 use crate::error::{Code, Error, Result};
 use crate::store::Db;
 use serde_json::{Value as Json, json};
@@ -19,6 +20,8 @@ pub enum Body {
     Chunks(Chunks),
     /// No body: the connection becomes a machine's link, which the shell holds.
     Link(Link),
+    /// Likewise: a stream, which the edge hands on to the caller.
+    Watch(Watch),
 }
 
 pub struct Answer {

@@ -3,6 +3,7 @@
 pub use crate::answer::{Answer, Body, Chunks, Intake, Job, Reply};
 use crate::auth::{self, Token};
 pub use crate::call::{Call, Config, Envelope, HEADERS, Request};
+use crate::domain::live::Live;
 use crate::domain::{app_installs, credentials, idempotency};
 use crate::error::{Code, Error, Result};
 use crate::ids::{Id, ServerId, TeamId};
@@ -23,6 +24,8 @@ pub struct Plane<'a> {
     pub limiter: &'a RefCell<RateLimiter>,
     /// The retention pass under way.
     pub runner: &'a Rc<RefCell<maintain::Runner>>,
+    /// What goes on between the object's sockets.
+    pub live: &'a RefCell<Live>,
 }
 
 /// A route and the parameters in its path.
@@ -127,6 +130,7 @@ fn answer(plane: &Plane, request: &Request) -> Result<Reply> {
         config: plane.config,
         request_id: request.request_id,
         runner: plane.runner,
+        live: plane.live,
         list_name: route.path,
         server_id: plane.server_id,
         segments: matched.segments,

@@ -2,6 +2,7 @@
 use crate::answer::{Answer, Body};
 use crate::api::Payload;
 use crate::auth::Principal;
+use crate::domain::live::Live;
 use crate::error::{Code, Error, Result};
 use crate::ids::{Id, PrincipalId, ServerId, TeamId};
 use crate::json;
@@ -21,6 +22,7 @@ pub const HEADERS: &[&str] = &[
     "if-match",
     "if-none-match",
     "if-range",
+    "last-event-id",
     "range",
     "upgrade",
     "x-context-capability",
@@ -85,6 +87,7 @@ pub struct Call<'a> {
     pub config: &'a Config,
     pub request_id: &'a str,
     pub runner: &'a Rc<RefCell<Runner>>,
+    pub live: &'a RefCell<Live>,
     /// Names the list in its cursors: the route's path.
     pub list_name: &'static str,
     pub(crate) server_id: &'a ServerId,

@@ -103,6 +103,14 @@ pub const HEARTBEAT_TENTHS: i64 = 1;
 pub const CLOSE_REASON_BYTES_MAX: usize = 123;
 /// A credential that ends by itself closes its sockets within this time.
 pub const CREDENTIALS_CHECKED_MS: i64 = MINUTE_MS;
+/// What an agent says at once; followers get it in one event.
+pub const LIVE_TEXT_BYTES_MAX: usize = 256 << 10;
+/// Effects that a link is sent at a time; the rest follows its next frame.
+pub const EFFECTS_SENT_AT_ONCE: usize = 16;
+/// Pending continuations that a machine is told of when it links.
+pub const CONTINUATIONS_TOLD_MAX: usize = 100;
+/// Followed sessions that a machine is told of at a time.
+pub const WATCHED_MAX: usize = 1_000;
 pub const ROOTS_MAX: usize = 256;
 pub const BINDINGS_MAX: usize = 256;
 pub const RULES_MAX: usize = 256;
@@ -120,6 +128,21 @@ pub const HOST_KEY_ID_CHARS_MAX: usize = 128;
 pub const INCARNATIONS_REMEMBERED_MAX: usize = 8;
 pub const ACTIVITIES_MAX: usize = 4_096;
 pub const TURN_CHARS_MAX: usize = 32;
+
+// Streams.
+/// Sockets that an object holds, links and watchers; the platform's own limit is 32,768.
+pub const SOCKETS_MAX: usize = 20_000;
+/// A watcher that reads what it has missed is sent so much at a time, and asks for the rest.
+pub const STREAM_PAGE_ITEMS: usize = 100;
+pub const STREAM_PAGE_BYTES_MAX: usize = 256 << 10;
+/// What waits for a reader in the Worker; one that lets more wait is cut off.
+pub const STREAM_QUEUE_BYTES_MAX: usize = 2 << 20;
+pub const STREAM_QUEUE_FRAMES_MAX: usize = 1_000;
+pub const STREAM_COMMENT_MS: u64 = 15_000;
+/// A reader that takes nothing while so many comments were due is cut off.
+pub const STREAM_COMMENTS_UNREAD_MAX: usize = 4;
+/// Watchers that are served between two yields.
+pub const WATCHERS_AT_ONCE: usize = 100;
 
 // Captures and messages.
 pub const CAPTURE_AGE_MS: i64 = DAY_MS;

@@ -2,11 +2,12 @@
 use crate::answer::{Answer, Intake, Job};
 use crate::auth::{Kind, Principal};
 use crate::call::Call;
+use crate::domain::streams::Offer;
 use crate::domain::{
     app_installs, apps, attachments, capture_commit, capture_parts, captures, configuration,
     content, context_advance, context_commit, context_export, context_import, context_list,
     context_owner, context_payloads, context_source, contexts, continuation_list, continuations,
-    credentials, deliveries, effects, event_log, grants, groups, heartbeat, journal, links,
+    credentials, deliveries, effects, event_log, follow, grants, groups, heartbeat, journal, links,
     machines, members, message_pages, operation_calls, presence_log, roots, rules, session_export,
     session_list, session_versions, sessions, snapshot_admissions, snapshots, sources, team_export,
     team_import, team_removal, teams, upload_chunks, upload_commit, upload_content, uploads, usage,
@@ -75,6 +76,8 @@ pub struct Route {
     pub(crate) grows: bool,
     /// Whether apps may call it: never, or with any one of these scopes; none is asked if empty.
     pub apps: Option<&'static [&'static str]>,
+    /// Whether it may answer with a stream.
+    pub streams: Offer,
 }
 
 impl Route {
@@ -100,8 +103,8 @@ impl Route {
 }
 
 const fn route(method: &'static str, path: &'static str, payload: Payload, run: Run) -> Route {
-    let (tenths, query, grows, apps) = (RATE_TENTHS, false, true, None);
-    Route { method, path, payload, run, query, tenths, grows, apps }
+    let (tenths, query, grows, apps, streams) = (RATE_TENTHS, false, true, None, Offer::Page);
+    Route { method, path, payload, run, query, tenths, grows, apps, streams }
 }
 const fn get(path: &'static str, run: Read) -> Route {
     Route { grows: false, ..route("GET", path, Payload::None, Run::Read(run)) }
@@ -112,6 +115,14 @@ const fn head(path: &'static str, run: Read) -> Route {
 /// A GET with query parameters.
 const fn find(path: &'static str, run: Read) -> Route {
     Route { query: true, ..get(path, run) }
+}
+/// A log, by page or as a stream.
+const fn log(path: &'static str, run: Read) -> Route {
+    Route { streams: Offer::Both, ..find(path, run) }
+}
+/// Nothing but a stream.
+const fn stream(path: &'static str, run: Read) -> Route {
+    Route { streams: Offer::Stream, ..get(path, run) }
 }
 const fn create(path: &'static str, run: Write) -> Route {
     route("POST", path, Payload::Json(JSON_BYTES_MAX), Run::Create(run))
@@ -220,7 +231,7 @@ pub const ROUTES: &[Route] = &[
     patch ("/sources/{source}",                  sources::change),
     find  ("/machines",                          machines::list).apps(&[SESSIONS_READ]),
     create("/machines",                          machines::enroll),
-    find  ("/machines/events",                   presence_log::list).apps(&[SESSIONS_READ]),
+    log   ("/machines/events",                   presence_log::list).apps(&[SESSIONS_READ]),
     get   ("/machines/{machine}",                machines::get).apps(&[SESSIONS_READ]),
     delete("/machines/{machine}",                machines::remove),
     beat  ("/machines/{machine}/heartbeat",      heartbeat::post),
@@ -251,6 +262,7 @@ pub const ROUTES: &[Route] = &[
     get   ("/sessions/{session}/grants/{kind}/{subject}", grants::get).apps(&[SESSIONS_READ]),
     set   ("/sessions/{session}/grants/{kind}/{subject}", SMALL, grants::put),
     delete("/sessions/{session}/grants/{kind}/{subject}", grants::remove),
+    stream("/sessions/{session}/follow",         follow::get).apps(&[SESSIONS_READ]),
     get   ("/sessions/{session}/export",         session_export::get).apps(&[SESSIONS_READ]),
     create("/sessions/{session}/continuations",  continuations::create).apps(&[CAPTURES_WRITE]),
     create("/sessions/{session}/attachments",    attachments::create),
@@ -280,7 +292,7 @@ pub const ROUTES: &[Route] = &[
     find  ("/apps/{app}/deliveries",             deliveries::list),
     long  ("POST", "/apps/{app}/deliveries/recover", deliveries::recover),
     post  ("/apps/{app}/deliveries/{delivery}/retry", deliveries::retry),
-    find  ("/events",                            event_log::list).apps(&[EVENTS_READ]),
+    log   ("/events",                            event_log::list).apps(&[EVENTS_READ]),
     find  ("/events/current",                    event_log::current).apps(&[EVENTS_READ]),
     find  ("/export",                            team_export::get),
     import("/import",                            team_import::post),

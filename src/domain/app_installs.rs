@@ -124,6 +124,7 @@ pub fn install(plane: &Plane, request: &Request, body: &[u8]) -> Result<Answer> 
             config,
             request_id: request.request_id,
             runner: plane.runner,
+            live: plane.live,
             list_name: "",
             server_id: plane.server_id,
             segments: Vec::new(),

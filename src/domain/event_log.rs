@@ -3,7 +3,8 @@
 //! what concerns the whole team.
 use crate::api::{Answer, Call};
 use crate::auth::{Principal, Role};
-use crate::domain::position::{self, Log, LogQuery};
+use crate::domain::position::{self, Log};
+use crate::domain::streams::{self, EVENTS, Entry, TOPICS};
 use crate::domain::visibility;
 use crate::error::{Error, Result};
 use crate::guard;
@@ -32,23 +33,26 @@ pub struct Logged {
     pub created_at: i64,
 }
 
-/// `GET /events` reads the log behind the position `after`; `last` also moves over what the caller
-/// may not see.
-///
-/// `400 invalid_cursor` and `410 events_pruned` as [`Log::after`].
+/// `GET /events` reads the log behind the position `after`, by page or as a stream; `last` also
+/// moves over what the caller may not see.
 pub fn list(db: &Db, call: &Call) -> Result<Answer> {
-    let query: LogQuery = call.query()?;
-    let limit = page::limit(query.limit)?;
-    position::only_pages(call)?;
-    guard::reads(&call.who, READ_SCOPE)?;
+    streams::read(db, call, &TOPICS[EVENTS])
+}
 
-    let log = log(db, &call.who.team_id)?;
-    let after = log.after(query.after.as_deref())?;
-    let (events, last) = behind(db, &call.who, &log, after, limit)?;
-
-    let items = events.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>();
-    let items = items.map_err(|e| Error::internal(e.to_string()))?;
-    Ok(call.log(&items, log.position(last)))
+/// As [`behind`], as JSON.
+pub fn entries(
+    db: &Db,
+    who: &Principal,
+    log: &Log,
+    after: i64,
+    limit: usize,
+) -> Result<(Vec<Entry>, i64)> {
+    let (events, last) = behind(db, who, log, after, limit)?;
+    let entry = |event: Logged| {
+        let json = serde_json::to_string(&event).map_err(|e| Error::internal(e.to_string()))?;
+        Ok(Entry { sequence: event.sequence, name: event.name, json })
+    };
+    Ok((events.into_iter().map(entry).collect::<Result<_>>()?, last))
 }
 
 /// Up to `limit` events behind `after` that the caller may see, and the last sequence looked at.

@@ -4,6 +4,8 @@ use crate::api::{Answer, Call};
 use crate::auth::Principal;
 use crate::domain::activity::{self, Activity};
 use crate::domain::bindings::{self, Binding, Of};
+use crate::domain::follow::{self, Watched};
+use crate::domain::live::{Live, News};
 use crate::domain::machines::{self, Machine};
 use crate::domain::roots::{self, Root};
 use crate::domain::{attachments, operations};
@@ -19,6 +21,7 @@ use crate::limits::{
 use crate::params;
 use crate::store::Tx;
 use sha2::{Digest, Sha256};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 /// What a connector sends, by HTTP or by its link.
@@ -116,13 +119,6 @@ pub struct Beaten {
     unbound_bindings: Vec<String>,
 }
 
-/// A session that somebody follows: its machine sends what happens in it as it happens.
-#[derive(Debug, serde::Serialize)]
-struct Watched {
-    harness: String,
-    native_id: String,
-}
-
 /// `POST /machines/{machine}/heartbeat`, by that machine.
 ///
 /// `403` for every other caller.
@@ -132,7 +128,7 @@ pub fn post(tx: &Tx, call: &Call) -> Result<Answer> {
     let machine_id: MachineId = call.id(0)?;
     guard::machine(&call.who, &machine_id)?;
 
-    let beaten = take(tx, &call.who, &machine_id, &heartbeat)?;
+    let beaten = take(tx, &call.who, &machine_id, &heartbeat, call.live)?;
 
     call.one(200, &beaten)
 }
@@ -146,8 +142,13 @@ pub fn take(
     who: &Principal,
     machine_id: &MachineId,
     heartbeat: &Heartbeat,
+    live: &RefCell<Live>,
 ) -> Result<Beaten> {
     let team_id = &who.team_id;
+    let beaten = |machine, unbound_bindings| {
+        let watched = follow::watched(tx, team_id, who.source_id.as_ref(), &live.borrow())?;
+        Ok(Beaten { machine, watched, unbound_bindings })
+    };
     let (sequence, kept, epoch) = tx.query_one(
         "SELECT heartbeat_sequence, heartbeat_digests_json,
                 (SELECT epoch FROM teams WHERE id = ?1)
@@ -163,7 +164,7 @@ pub fn take(
     let same = before.incarnation_id.as_ref() == Some(incarnation);
     let late = (same && heartbeat.sequence <= sequence) || kept.replaced.contains(incarnation);
     if late {
-        return Ok(beaten(before, kept));
+        return beaten(before, kept.unbound);
     }
 
     if let Some(old) = before.incarnation_id.clone().filter(|_| !same) {
@@ -174,12 +175,16 @@ pub fn take(
         // Bindings that only its attachments and effects held on to may go now.
         kept.bindings.clear();
     }
+    let activity = kept.activity.clone();
     // While a wipe is under way, what is written would go with the rest.
     if !who.team_is_wiped {
         if kept.epoch != epoch {
             kept = Kept { epoch, replaced: kept.replaced, ..Kept::default() };
         }
         keep(tx, who, machine_id, heartbeat, &mut kept)?;
+    }
+    if kept.activity != activity {
+        live.borrow_mut().tell(News::Active);
     }
     let kept_json = json::to_string(&kept)?;
     tx.execute(
@@ -199,7 +204,7 @@ pub fn take(
     )?;
     attachments::activate_all_of_machine(tx, team_id, machine_id)?;
     let machine = machines::load(tx, team_id, machine_id)?;
-    Ok(beaten(machine, kept))
+    beaten(machine, kept.unbound)
 }
 
 /// Writes what differs from the heartbeat before.
@@ -251,11 +256,6 @@ pub fn forget_bindings(tx: &Tx, team_id: &TeamId, source_id: &SourceId) -> Resul
             AND id = (SELECT machine_id FROM sources WHERE team_id = ?1 AND id = ?2)",
         params![team_id, source_id],
     )
-}
-
-fn beaten(machine: Machine, kept: Kept) -> Beaten {
-    // Nobody can follow a session yet.
-    Beaten { machine, watched: Vec::new(), unbound_bindings: kept.unbound }
 }
 
 /// What goes into one statement, and its digest.

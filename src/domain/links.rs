@@ -1,14 +1,19 @@
 //! Links: the WebSocket that a machine's connector holds. The shell holds the sockets; who may
 //! open one, what a frame does and when a link ends is decided here.
 use crate::api::{Answer, Body, Call, Plane};
-use crate::auth;
+use crate::auth::{self, Principal};
+use crate::domain::effects::{EffectResult, Unsent};
 use crate::domain::heartbeat::{self, Heartbeat};
-use crate::domain::{credentials, presence};
+use crate::domain::live::News;
+use crate::domain::{credentials, follow, outgoing, presence};
 use crate::error::{Code, Error, Result};
 use crate::guard;
 use crate::ids::{CredentialId, MachineId, TeamId};
 use crate::json;
-use crate::limits::{CLOSE_REASON_BYTES_MAX, FRAME_BYTES_MAX, HEARTBEAT_TENTHS};
+use crate::limits::{
+    CLOSE_REASON_BYTES_MAX, FRAME_BYTES_MAX, HARNESS_CHARS_MAX, HEARTBEAT_TENTHS,
+    LIVE_TEXT_BYTES_MAX, NATIVE_ID_CHARS_MAX, TURN_CHARS_MAX,
+};
 use crate::params;
 use crate::store::{Db, Tx};
 use serde::de::value::MapAccessDeserializer;
@@ -31,6 +36,9 @@ pub struct Link {
     pub team_id: TeamId,
     pub machine_id: MachineId,
     pub credential_id: CredentialId,
+    /// The effect that it was sent last, while there are more that waited for it.
+    #[serde(default)]
+    pub unsent: Option<Unsent>,
 }
 
 /// How the server ends a link.
@@ -79,7 +87,7 @@ pub fn open(tx: &Tx, call: &Call) -> Result<Answer> {
     let (team_id, credential_id) = (call.who.team_id.clone(), call.who.credential_id.clone());
     presence::link(tx, &team_id, &machine_id)?;
 
-    let link = Link { team_id, machine_id, credential_id };
+    let link = Link { team_id, machine_id, credential_id, unsent: None };
     Ok(Answer { status: 101, body: Body::Link(link), ..Answer::default() })
 }
 
@@ -103,11 +111,64 @@ pub fn receive(plane: &Plane, link: &Link, frame: &str) -> Result<Option<String>
         "heartbeat" => {
             let Fields(heartbeat): Fields<Heartbeat> = json::body(frame.as_bytes())?;
             heartbeat.validate()?;
-            let beaten =
-                db.transaction(|tx| heartbeat::take(tx, &who, &link.machine_id, &heartbeat))?;
-            sent("heartbeat_ack", &beaten).map(Some)
+            let beaten = db.transaction(|tx| {
+                heartbeat::take(tx, &who, &link.machine_id, &heartbeat, plane.live)
+            })?;
+            outgoing::sent("heartbeat_ack", &beaten).map(Some)
         }
-        _ => Err(Error::field("type", "is none of ping, heartbeat")),
+        "effect_result" => {
+            let Fields(result): Fields<EffectResult> = json::borrowed(frame)?;
+            match db.transaction(|tx| result.take(tx, &who, &link.machine_id)) {
+                // Answered already, or given up: there is nothing that the connector can do.
+                Err(error) if matches!(error.code, Code::Conflict | Code::NotFound) => Ok(None),
+                taken => taken.map(|()| None),
+            }
+        }
+        "live" => {
+            let Fields(said): Fields<Said> = json::body(frame.as_bytes())?;
+            said.validate()?;
+            said.tell(db, &who, plane).map(|()| None)
+        }
+        _ => Err(Error::field("type", "is none of ping, heartbeat, effect_result, live")),
+    }
+}
+
+/// What an agent says, as it says it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Said {
+    harness: String,
+    native_id: String,
+    #[serde(default)]
+    turn: Option<String>,
+    text: String,
+}
+
+impl Said {
+    fn validate(&self) -> Result<()> {
+        guard::line("harness", &self.harness, HARNESS_CHARS_MAX)?;
+        guard::line("native_id", &self.native_id, NATIVE_ID_CHARS_MAX)?;
+        if let Some(turn) = &self.turn {
+            guard::line("turn", turn, TURN_CHARS_MAX)?;
+        }
+        if self.text.len() > LIVE_TEXT_BYTES_MAX {
+            let error = Error::too_large(LIVE_TEXT_BYTES_MAX, "text");
+            return Err(error.with("field", "text"));
+        }
+        Ok(())
+    }
+
+    /// Passes it on to those who follow the session; to nobody else, and it is kept nowhere.
+    fn tell(self, db: &Db, who: &Principal, plane: &Plane) -> Result<()> {
+        let mut live = plane.live.borrow_mut();
+        let Some(source_id) = who.source_id.as_ref().filter(|_| !live.followed.is_empty()) else {
+            return Ok(());
+        };
+        let origin = (self.harness.as_str(), self.native_id.as_str());
+        if let Some(id) = follow::of_origin(db, &who.team_id, source_id, origin, &live)? {
+            live.tell(News::Said(id, self.text));
+        }
+        Ok(())
     }
 }
 
@@ -121,18 +182,6 @@ pub fn closed(tx: &Tx, link: &Link, code: u16) -> Result<()> {
     }
 }
 
-/// The teams' epochs of authority: while they stay the same, nobody has ended a credential.
-pub fn epochs(db: &Db, team_ids: &BTreeSet<TeamId>) -> Result<Vec<(TeamId, i64)>> {
-    let team_ids = to_json(team_ids)?;
-    db.query(
-        "SELECT t.id, t.auth_epoch
-           FROM json_each(?1) held
-          CROSS JOIN teams t ON t.id = held.value AND t.removing IS NOT 'delete'",
-        params![&team_ids],
-        |row| Ok((row.get()?, row.get()?)),
-    )
-}
-
 /// Which credentials are no longer good, and when the first of the others ends by itself.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Standing {
@@ -140,16 +189,19 @@ pub struct Standing {
     pub next_end_at: Option<i64>,
 }
 
-/// Looks at the credentials of sockets that are held open; a row each.
+/// Looks at the credentials of sockets that are held open; a row or two each. A person's is good
+/// while they are a member.
 pub fn standing(db: &Db, held: &BTreeSet<CredentialId>) -> Result<Standing> {
     let held = to_json(held)?;
     let ends = db.query(
         "SELECT held.value,
-                CASE WHEN t.id IS NULL THEN 0
+                CASE WHEN t.id IS NULL OR (c.kind = 'user' AND m.principal_id IS NULL) THEN 0
                      ELSE min(c.expires_at, coalesce(c.revoked_at, c.expires_at)) END
            FROM json_each(?1) held
            LEFT JOIN credentials c ON c.id = held.value
-           LEFT JOIN teams t ON t.id = c.team_id AND t.removing IS NOT 'delete'",
+           LEFT JOIN teams t ON t.id = c.team_id AND t.removing IS NOT 'delete'
+           LEFT JOIN memberships m
+             ON m.team_id = c.team_id AND m.principal_id = c.principal_id AND m.active = 1",
         params![&held],
         |row| Ok((row.get::<CredentialId>()?, row.get::<i64>()?)),
     )?;
@@ -163,17 +215,6 @@ pub fn standing(db: &Db, held: &BTreeSet<CredentialId>) -> Result<Standing> {
         }
     }
     Ok(standing)
-}
-
-/// A frame to the connector.
-fn sent(name: &str, fields: &impl Serialize) -> Result<String> {
-    #[derive(Serialize)]
-    struct Frame<'a, T> {
-        r#type: &'a str,
-        #[serde(flatten)]
-        fields: &'a T,
-    }
-    to_json(&Frame { r#type: name, fields })
 }
 
 fn to_json(value: &impl Serialize) -> Result<String> {

@@ -189,7 +189,7 @@ fn make(
             tx.now_ms
         ],
     )?;
-    operations::announce(tx, call, machine_id, &operation_id)?;
+    operations::announce(tx, &call.who, machine_id, &operation_id)?;
 
     let operation = load_whole(tx, &call.who, &operation_id)?;
     call.versioned(202, &operation, operation.revision)

@@ -1,5 +1,4 @@
 //! Operations: what members ask of agents, and the effects that ask it of one machine.
-use crate::api::Call;
 use crate::auth::Principal;
 use crate::domain::events::{self, Event, Stage};
 use crate::domain::sources;
@@ -34,11 +33,11 @@ pub fn lose_effects_of(
 /// too, so it says who that was.
 pub fn announce(
     tx: &Tx,
-    call: &Call,
+    who: &Principal,
     machine_id: &MachineId,
     operation_id: &OperationId,
 ) -> Result<()> {
-    let team_id = &call.who.team_id;
+    let team_id = &who.team_id;
     let source = sources::load_of_machine(tx, team_id, machine_id)?;
     let (data, settled) = tx.query_one(
         "SELECT session_id, kind, state, revision, principal_id, settled_at IS NOT NULL
@@ -60,7 +59,7 @@ pub fn announce(
         resource_kind: "operation",
         resource_id: operation_id.as_str(),
         source_id: Some(&source.id),
-        principal_id: Some(&call.who.principal_id),
+        principal_id: Some(&who.principal_id),
         data,
         stage: if settled { Stage::Last } else { Stage::Current },
     };

@@ -62,13 +62,3 @@ fn invalid_position() -> Error {
 pub fn epoch(db: &Db, team_id: &TeamId) -> Result<String> {
     db.query_one("SELECT epoch FROM teams WHERE id = ?1", params![team_id], |row| row.get())
 }
-
-/// Streams come with live links; until then a reader that takes nothing else is told so.
-pub fn only_pages(call: &crate::api::Call) -> Result<()> {
-    let streams = |accept: &str| accept.trim().starts_with("text/event-stream");
-    if call.header("accept").is_some_and(streams) {
-        let message = "this log is read by pages; send Accept: application/json";
-        return Err(Error::new(Code::NotAcceptable, message));
-    }
-    Ok(())
-}

@@ -1,11 +1,10 @@
 //! The log of presence: which machine's link came and went, when.
 use crate::api::{Answer, Call};
-use crate::domain::position::{self, Log, LogQuery};
-use crate::domain::visibility;
+use crate::auth::Principal;
+use crate::domain::position::{self, Log};
+use crate::domain::streams::{self, PRESENCE, TOPICS};
 use crate::error::{Error, Result};
-use crate::guard;
 use crate::ids::{MachineId, TeamId};
-use crate::page;
 use crate::params;
 use crate::store::Db;
 
@@ -20,43 +19,41 @@ struct Entry {
     created_at: i64,
 }
 
-/// `GET /machines/events` reads the log behind the position `after`.
+/// `GET /machines/events` reads the log behind the position `after`, by page or as a stream.
 pub fn list(db: &Db, call: &Call) -> Result<Answer> {
-    let query: LogQuery = call.query()?;
-    let limit = page::limit(query.limit)?;
-    position::only_pages(call)?;
-    guard::reads(&call.who, visibility::READ_SCOPE)?;
+    streams::read(db, call, &TOPICS[PRESENCE])
+}
 
-    let team_id = &call.who.team_id;
-    let log = log(db, team_id)?;
-    let after = log.after(query.after.as_deref())?;
+/// Up to `limit` entries behind `after`, and the last sequence looked at; all see all of them.
+pub fn entries(
+    db: &Db,
+    who: &Principal,
+    log: &Log,
+    after: i64,
+    limit: usize,
+) -> Result<(Vec<streams::Entry>, i64)> {
     let entries = db.query(
         "SELECT sequence, machine_id, linked, created_at
            FROM machine_presence_events
           WHERE team_id = ?1 AND sequence > ?2
           ORDER BY sequence
           LIMIT ?3",
-        params![team_id, after, limit],
+        params![&who.team_id, after, limit],
         |row| {
             let (sequence, machine_id, linked) = (row.get()?, row.get()?, row.get()?);
-            Ok(Entry {
-                sequence,
-                position: log.position(sequence),
-                name: if linked { "machine.online" } else { "machine.unlinked" },
-                machine_id,
-                linked,
-                created_at: row.get()?,
-            })
+            let name = if linked { "machine.online" } else { "machine.unlinked" };
+            let created_at = row.get()?;
+            let position = log.position(sequence);
+            let entry = Entry { sequence, position, name, machine_id, linked, created_at };
+            let json = serde_json::to_string(&entry).map_err(|e| Error::internal(e.to_string()))?;
+            Ok(streams::Entry { sequence, name: name.into(), json })
         },
     )?;
-
     let last = entries.last().map_or(after, |entry| entry.sequence);
-    let items = entries.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>();
-    let items = items.map_err(|e| Error::internal(e.to_string()))?;
-    Ok(call.log(&items, log.position(last)))
+    Ok((entries, last))
 }
 
-fn log(db: &Db, team_id: &TeamId) -> Result<Log> {
+pub fn log(db: &Db, team_id: &TeamId) -> Result<Log> {
     let (pruned_through, newest) = db.query_one(
         "SELECT coalesce((SELECT pruned_through FROM machine_presence_cursors
                            WHERE team_id = ?1), 0),

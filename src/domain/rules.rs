@@ -1,6 +1,7 @@
 //! Rules: what of its roots a machine publishes. The machine reads them in its configuration.
 use crate::api::{Answer, Call};
 use crate::auth::Role;
+use crate::domain::live::News;
 use crate::domain::machines::{self, Machine};
 use crate::domain::{journal, sources};
 use crate::error::{Error, Result};
@@ -156,6 +157,7 @@ pub fn create(tx: &Tx, call: &Call) -> Result<Answer> {
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
         params![team_id, &id, &machine.id, &source.id, &value, state.text(), tx.now_ms],
     )?;
+    call.live.borrow_mut().tell(News::Configured(machine.id.clone()));
     journal::write(tx, call, "rule.created", id.as_str())?;
 
     let rule = load(tx, team_id, &machine.id, &id)?;
@@ -196,6 +198,7 @@ pub fn change(tx: &Tx, call: &Call) -> Result<Answer> {
           WHERE team_id = ?1 AND id = ?2",
         params![team_id, &before.id, &what.to_column()?, state],
     )?;
+    call.live.borrow_mut().tell(News::Configured(machine.id.clone()));
     journal::write(tx, call, "rule.changed", before.id.as_str())?;
 
     let rule = load(tx, team_id, &machine.id, &before.id)?;
@@ -216,6 +219,7 @@ pub fn delete(tx: &Tx, call: &Call) -> Result<Answer> {
         "DELETE FROM sync_rules WHERE team_id = ?1 AND id = ?2",
         params![team_id, &rule.id],
     )?;
+    call.live.borrow_mut().tell(News::Configured(machine.id.clone()));
     journal::write(tx, call, "rule.deleted", rule.id.as_str())?;
 
     Ok(Answer::no_content())

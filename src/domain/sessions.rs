@@ -28,7 +28,7 @@ pub struct Session {
     pub hit: Option<search::Hit>,
 }
 
-#[derive(Debug, Clone, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Activity {
     pub turn: String,
     pub since: Option<i64>,

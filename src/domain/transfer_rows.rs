@@ -7,9 +7,7 @@ use crate::domain::{captures, roots, rules, search, search_scope};
 use crate::error::{Code, Error, Result};
 use crate::guard;
 use crate::ids::{HEX_DIGITS, Id, PrincipalId, SessionId, TeamId, hex, is_hex};
-use crate::limits::{
-    MESSAGE_BYTES_MAX, NAME_CHARS_MAX, SAFE_INTEGER_MAX, UNTIL_OPEN, USAGE_IDS_APART,
-};
+use crate::limits::{MESSAGE_BYTES_MAX, NAME_CHARS_MAX, SAFE_INTEGER_MAX, UNTIL_OPEN};
 use crate::params;
 use crate::store::{Cell, Db, FromCell, Tx, Value};
 use crate::text;

@@ -3,10 +3,12 @@
 mod cors;
 mod forward;
 mod operator;
+mod stream;
 
 use crate::api::{self, Answer, Payload};
 use crate::auth;
 use crate::domain::app_installs;
+use crate::domain::streams::{Format, Offer};
 use crate::error::{Code, Error, Result};
 use crate::ids::{Id, RequestId, System};
 use crate::limits::INSTALL_BYTES_MAX;
@@ -63,6 +65,15 @@ async fn team(env: &Env, head: &Head, request: &mut Request) -> Result<Response>
     let (matched, token) = api::admit(&head.with_body(None))?;
     let name = config::sharding(env).object_name(&token.team_id).to_owned();
     let payload = matched.route.payload;
+    let offer = matched.route.streams;
+    // What the caller takes is refused by the object, where it is its turn.
+    let is_stream =
+        offer != Offer::Page && Format::wanted(head.header("accept"), offer) == Ok(Format::Stream);
+    if is_stream {
+        let head = head.with_header("upgrade", "websocket");
+        let object = forward::to_object(env, config::TEAM, &name, &head, request, payload);
+        return stream::of(object.await?, &head.request_id);
+    }
     let response = forward::to_object(env, config::TEAM, &name, head, request, payload).await?;
     if head.method == "DELETE" && response.status_code() == ACCEPTED {
         // The registry only shows it, so the deletion stands even where this fails.

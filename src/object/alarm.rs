@@ -20,7 +20,7 @@ pub enum Known {
 
 /// Runs what is due and sets the next alarm; `tend` sees to what the object holds beside its store.
 /// Never fails: the platform would try again six times and then drop the alarm.
-pub async fn run(host: &Host, tend: impl FnOnce() -> Result<()>) {
+pub async fn run(host: &Host, tend: impl AsyncFnOnce() -> Result<()>) {
     host.alarm.set(Known::At(None));
     if host.clock.is_by_test() {
         return;
@@ -35,7 +35,7 @@ pub async fn run(host: &Host, tend: impl FnOnce() -> Result<()>) {
     if let Err(error) = host.state.storage().sync().await {
         worker::console_error!("the alarm was not synced: {error}");
     }
-    if let Err(error) = tend() {
+    if let Err(error) = tend().await {
         worker::console_error!("the alarm could not see to the links: {}", error.message);
     }
     if host.run(alarm::is_pass_due).unwrap_or(true) {

@@ -44,7 +44,7 @@ impl DurableObject for Directory {
 
     /// Removes what has expired, and asks after teams that are neither active nor gone.
     async fn alarm(&self) -> worker::Result<Response> {
-        alarm::run(&self.host, || Ok(())).await;
+        alarm::run(&self.host, async || Ok(())).await;
         if !self.host.clock.is_by_test()
             && let Err(error) = self.ask_after_teams().await
         {

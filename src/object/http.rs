@@ -14,6 +14,7 @@ pub const TOO_LARGE: &str = "x-teamplane-too-large";
 pub const TEST_NOW_MS: &str = "x-test-now-ms";
 
 /// A request without its body.
+#[derive(Clone)]
 pub struct Head {
     pub method: String,
     /// As sent, still percent-encoded.
@@ -66,6 +67,14 @@ impl Head {
             body,
             request_id: &self.request_id,
         }
+    }
+
+    /// The same with another header, in place of one that was sent.
+    pub fn with_header(&self, name: &'static str, value: &str) -> Head {
+        let mut headers = self.headers.clone();
+        headers.retain(|(known, _)| *known != name);
+        headers.push((name, value.to_owned()));
+        Head { headers, ..self.clone() }
     }
 
     pub fn header(&self, name: &str) -> Option<&str> {
@@ -140,7 +149,7 @@ pub fn response(
         Body::Json(text) => Ok(builder.fixed(text.into_bytes())),
         Body::Bytes(bytes) => Ok(builder.fixed(bytes)),
         Body::Chunks(chunks) => stream(builder, chunks),
-        Body::Link(_) => Err("only an object of teams holds links".into()),
+        Body::Link(_) | Body::Watch(_) => Err("only an object of teams holds sockets".into()),
     }
 }
 

@@ -7,6 +7,7 @@ mod directory;
 mod host;
 pub mod http;
 mod sockets;
+mod watchers;
 mod webhooks;
 
 use crate::api::{self, Answer, Body, Chunks, Config, Intake, Job, Plane, Reply};
@@ -14,12 +15,13 @@ use crate::domain::registry::{AskAfter, DeleteTeam, MakeTeam};
 use crate::domain::{links, team_removal, teams};
 use crate::error::{Code, Error, Result};
 use crate::json;
+use crate::limits::LINK_GRACE_MS;
 use crate::rate::RateLimiter;
 use crate::store::migrate;
 use futures_util::{TryStreamExt, stream};
 use host::Host;
 use http::Head;
-use sockets::{BROKEN, Sockets};
+use sockets::{BROKEN, Held, Sockets};
 use std::cell::RefCell;
 use std::ops::Not;
 use std::rc::Rc;
@@ -95,13 +97,15 @@ impl DurableObject for Team {
     async fn alarm(&self) -> worker::Result<Response> {
         let object = &self.object;
         let Object { host, sockets, .. } = &**object;
-        alarm::run(host, || {
+        alarm::run(host, async || {
             object.start_deliveries();
             sockets.begin(host)?;
-            sockets.tend(host, true);
+            sockets.tend(host, true).await;
             Ok(())
         })
         .await;
+        // The pass has its events too.
+        sockets.tend(host, true).await;
         // Its last team was deleted and emptied, so the object goes too.
         if !host.clock.is_by_test() && matches!(host.open(), Ok(Some(_))) {
             match host.run(team_removal::is_last_gone) {
@@ -210,16 +214,21 @@ impl Object {
         let Some(server_id) = self.host.open()? else { return Err(Error::unauthenticated()) };
         self.sockets.begin(&self.host)?;
         self.host.run(|db| {
-            let (config, limiter, runner) = (&self.config, &self.limiter, &self.host.runner);
-            work(&Plane { db: *db, server_id: &server_id, config, limiter, runner })
+            let Object { config, limiter, host, sockets, .. } = self;
+            let (runner, live) = (&host.runner, &sockets.live);
+            work(&Plane { db: *db, server_id: &server_id, config, limiter, runner, live })
         })
     }
 
     /// Ends every event but the alarm: `written` is what the store had cost before it.
     async fn after(self: &Rc<Self>, written: u64) {
         let wrote = self.host.cost().rows_written > written;
-        self.sockets.tend(&self.host, wrote);
+        self.sockets.tend(&self.host, wrote).await;
         alarm::see_to(&self.host, wrote).await;
+        let expire_at = self.host.runner.borrow().outside.sockets_expire_at;
+        if let Some(at) = expire_at {
+            alarm::bring_forward(&self.host, at).await;
+        }
         if wrote {
             self.tend_deliveries().await;
         }
@@ -235,7 +244,18 @@ impl Object {
     }
 
     fn receive(&self, socket: &WebSocket, message: WebSocketIncomingMessage) {
-        let Some(link) = sockets::live(socket) else { return };
+        let link = match sockets::live(socket) {
+            None => return,
+            Some(Held::Watch(watch)) => {
+                // Opens the store first, if this instance is new.
+                let opened = self.run(|_| Ok(()));
+                return match opened {
+                    Ok(()) => watchers::asked(&self.sockets, &self.host, socket, watch),
+                    Err(error) => worker::console_error!("a stream waits: {}", error.message),
+                };
+            }
+            Some(Held::Link(link)) => link,
+        };
         let answer = match message {
             WebSocketIncomingMessage::String(frame) => {
                 self.run(|plane| links::receive(plane, &link, &frame))
@@ -244,7 +264,7 @@ impl Object {
                 Err(Error::new(Code::InvalidRequest, "a frame is a text"))
             }
         };
-        sockets::answer(&self.host, socket, &link, answer);
+        self.sockets.answer(&self.host, socket, link, answer);
     }
 
     async fn closed(self: &Rc<Self>, socket: &WebSocket, code: u16, reason: &str) {
@@ -253,25 +273,34 @@ impl Object {
         if let Err(error) = self.run(|_| Ok(())) {
             worker::console_error!("a link closed, and the store did not open: {}", error.message);
         }
-        let given_up_at = sockets::closed(&self.host, socket, code, reason);
+        let is_lost = self.sockets.closed(&self.host, socket, code, reason);
         self.after(written).await;
-        if let Some(at) = given_up_at {
-            alarm::bring_forward(&self.host, at).await;
+        if is_lost {
+            let given_up_at = self.host.clock.now_ms() + LINK_GRACE_MS;
+            alarm::bring_forward(&self.host, given_up_at).await;
         }
     }
 
-    /// An answer as a response; a link begins here.
+    /// An answer as a response; a link or a stream begins here.
     fn respond(self: &Rc<Self>, answer: Answer, head: &Head) -> worker::Result<Response> {
-        if let Body::Link(link) = &answer.body {
-            let opened = self.sockets.open(&self.host, link).and_then(|response| {
+        let opened = match &answer.body {
+            Body::Link(link) => {
+                let opened = self.sockets.open_link(&self.host, link.clone());
+                opened.inspect_err(|_| sockets::lose(&self.host, link, BROKEN))
+            }
+            Body::Watch(watch) => watchers::open(&self.sockets, &self.host, watch.clone()),
+            _ => return self.respond_with(answer, head),
+        };
+        match opened {
+            Ok(response) => {
                 response.headers().set(http::REQUEST_ID, &head.request_id)?;
                 Ok(response)
-            });
-            return opened.or_else(|error| {
-                sockets::lose(&self.host, link, BROKEN);
-                http::refusal(http::thrown(&error), &head.request_id)
-            });
+            }
+            Err(error) => http::refusal(error, &head.request_id),
         }
+    }
+
+    fn respond_with(self: &Rc<Self>, answer: Answer, head: &Head) -> worker::Result<Response> {
         let length = http::length(&answer);
         http::response(answer, &head.request_id, |builder, chunks| {
             self.clone().send(builder, chunks, length, head.request_id.clone())

@@ -97,16 +97,6 @@ fn a_caller_reads_events_only_of_what_it_may_see() {
 }
 
 #[test]
-fn streams_are_not_served_yet() {
-    let team = Team::new();
-    let headers = [("accept", "text/event-stream")];
-    for path in ["/events", "/machines/events"] {
-        let got = team.send(&team.owner, "GET", path, &headers, None);
-        assert_eq!(got.refusal().1, "not_acceptable");
-    }
-}
-
-#[test]
 fn current_events_page_over_every_resource_and_name_the_position_before_the_first_page() {
     let team = Team::new();
     for n in 0..7 {

@@ -103,6 +103,7 @@ const ROWS: &[Row] = &[
     row("GET",    "/sessions/{session}/versions", "", READS),
     row("GET",    "/sessions/{session}/artifacts", "", READS),
     row("GET",    "/sessions/{session}/export", "", READS),
+    row("GET",    "/sessions/{session}/follow", "",             [101, 101, 101, 101, 101, 403]),
     row("GET",    "/sessions/{session}/grants", "", READS),
     row("GET",    "/sessions/{session}/grants/{kind}/{subject}", "", [404, 404, 404, 404, 404, 403]),
     row("PUT",    "/sessions/{session}/grants/{kind}/{subject}", r#"{"access":"read"}"#, [200, 200, 403, 403, 403, 403]),

@@ -6,7 +6,9 @@ use teamplane::api::{self, Answer, Body, Config, Payload, Plane, Reply, Request}
 use teamplane::auth::{Kind, Role};
 use teamplane::domain::credentials::{self, Holder};
 use teamplane::domain::links::Link;
+use teamplane::domain::live::Live;
 use teamplane::domain::members;
+use teamplane::domain::streams::Watch;
 use teamplane::domain::teams::{CreateTeam, NewOwner, create};
 use teamplane::ids::{AppId, Entropy, Id, MachineId, PrincipalId, ServerId, SourceId, TeamId};
 use teamplane::limits::{
@@ -59,6 +61,9 @@ pub struct Team {
     requests: Cell<u64>,
     /// The link that was opened last.
     pub opened: RefCell<Option<Link>>,
+    pub live: RefCell<Live>,
+    /// The stream that was opened last.
+    pub watched: RefCell<Option<Watch>>,
 }
 
 /// A person of the team and their token.
@@ -166,6 +171,8 @@ impl Team {
             owner: String::new(),
             requests: Cell::default(),
             opened: RefCell::default(),
+            live: RefCell::default(),
+            watched: RefCell::default(),
         };
         (team.id, team.owner) = team.another("Acme");
         team
@@ -335,6 +342,7 @@ impl Team {
             config: &self.config,
             limiter: &self.limiter,
             runner: &self.runner,
+            live: &self.live,
         }
     }
 
@@ -417,6 +425,10 @@ impl Team {
             Body::Bytes(bytes) => bytes,
             Body::Link(link) => {
                 self.opened.replace(Some(link));
+                Vec::new()
+            }
+            Body::Watch(watch) => {
+                self.watched.replace(Some(watch));
                 Vec::new()
             }
             Body::Chunks(mut next) => {

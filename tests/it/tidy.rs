@@ -84,8 +84,9 @@ fn every_migration_is_listed_in_order() {
 
 /// What workerd forbids fails only there, and the vectors are what runs there too. A refusal may
 /// have come before any statement, so it counts for nothing.
-/// A socket is no conversation of requests: this route is called by tests/workerd/link.test.mjs.
-const SOCKETS: &[&str] = &["/machines/{machine}/link"];
+/// A socket is no conversation of requests: these routes are called by tests/workerd/link.test.mjs
+/// and follow.test.mjs.
+const SOCKETS: &[&str] = &["/machines/{machine}/link", "/sessions/{session}/follow"];
 
 #[test]
 fn every_route_is_called_by_a_vector() {

@@ -112,6 +112,7 @@ impl Team {
             config: &self.config,
             limiter: &limiter,
             runner: &self.runner,
+            live: &self.live,
         };
         let headers = [("authorization", format!("Bearer {token}"))];
         let path = format!("/v1/teams/{}{path}", self.id);

@@ -24,7 +24,7 @@ export const APP_ROOT_SECRET = 'app-root-secret-of-the-tests';
 
 const HOOKS = [
   'query', 'alarmAt', 'runAlarm', 'setMaxPages', 'databaseSize', 'abort', 'counts', 'resetCounts',
-  'fail', 'setAlarm', 'setClock', 'instances', 'record', 'execEach', 'costOf', 'wasmBytes',
+  'fail', 'setAlarm', 'setClock', 'instances', 'record', 'execEach', 'costOf', 'wasmBytes', 'sockets',
 ];
 
 const DEFAULT_BINDINGS = {
@@ -194,6 +194,19 @@ class Plane {
     });
   }
 
+  /**
+   * Opens a stream of server-sent events. Resolves with a `Stream`, or with `{ status, body }`
+   * where it is refused.
+   */
+  async stream(path, { token, now, headers = {} } = {}) {
+    const controller = new AbortController();
+    const response = await this.fetch('GET', path, {
+      token, now, headers: { accept: 'text/event-stream', ...headers }, signal: controller.signal,
+    });
+    if (response.status === 200) return new Stream(response, controller);
+    return { status: response.status, body: await response.json() };
+  }
+
   /** Creates a team. Resolves with `{ team, member, token }`; the token is its owner's. */
   async createTeam(name = 'Acme', { owner = { name: 'Ada' }, now } = {}) {
     const data = await this.#create('/v1/teams', { token: OPERATOR_TOKEN, body: { name, owner }, now });
@@ -270,6 +283,89 @@ class Plane {
     const body = JSON.stringify(input);
     const response = await driver.fetch(`http://driver/${what}`, { method: 'POST', body });
     return response.json();
+  }
+}
+
+/** Server-sent events as they come: `{ id?, event?, data }`, the data parsed. */
+class Stream {
+  #controller;
+  #unread = [];
+  #waiting = [];
+  #paused = null;
+  #resume;
+
+  constructor(response, controller) {
+    this.headers = response.headers;
+    this.#controller = controller;
+    /** Comments so far. */
+    this.comments = 0;
+    /** The last event's id. */
+    this.lastId = undefined;
+    /** Resolves once the stream is over. */
+    this.ended = this.#read(response.body).catch(() => {});
+  }
+
+  async #read(body) {
+    let text = '';
+    for await (const piece of body.pipeThrough(new TextDecoderStream())) {
+      text += piece;
+      const blocks = text.split('\n\n');
+      text = blocks.pop();
+      for (const block of blocks) this.#take(block);
+      if (this.#paused) await this.#paused;
+    }
+    for (const resolve of this.#waiting) resolve(undefined);
+  }
+
+  #take(block) {
+    if (block.startsWith(':')) {
+      this.comments += 1;
+      return;
+    }
+    const fields = block.split('\n').map((line) => line.split(/: (.*)/s));
+    const event = Object.fromEntries(fields.map(([name, value]) => [name, value]));
+    event.data = JSON.parse(event.data);
+    if (event.id !== undefined) this.lastId = event.id;
+    const next = this.#waiting.shift();
+    if (next) next(event);
+    else this.#unread.push(event);
+  }
+
+  /** The next event that came or comes; undefined once the stream is over. */
+  next() {
+    if (this.#unread.length > 0) return Promise.resolve(this.#unread.shift());
+    return Promise.race([
+      new Promise((resolve) => this.#waiting.push(resolve)),
+      this.ended.then(() => undefined),
+    ]);
+  }
+
+  /** The next `count` events. */
+  async take(count) {
+    const events = [];
+    while (events.length < count) events.push(await this.next());
+    return events;
+  }
+
+  /** How many events came that nobody has read. */
+  get unread() {
+    return this.#unread.length;
+  }
+
+  /** Stops taking what comes. */
+  pause() {
+    this.#paused ??= new Promise((resolve) => (this.#resume = resolve));
+  }
+
+  resume() {
+    this.#resume?.();
+    this.#paused = null;
+  }
+
+  /** Goes away. */
+  break() {
+    this.resume();
+    this.#controller.abort();
   }
 }
 

@@ -201,10 +201,13 @@ test('a revoked credential closes its links before the revocation is answered', 
   assert.deepEqual(await linked.presence(), { linked: 1, lost_at: START_MS });
   assert.equal((await laptops.closed).code, 4401);
   desktops.send(heartbeat(1));
+  // Authority has changed, and with it what its machine works by.
+  assert.equal((await desktops.next()).type, 'configuration_changed');
   assert.equal((await desktops.next()).type, 'heartbeat_ack');
 
   // Another change of authority leaves it alone; its machine's end does not.
   await plane.addMember(linked.team.id, linked.token);
+  assert.equal((await desktops.next()).type, 'configuration_changed');
   desktops.send(PING);
   assert.equal((await desktops.next()).type, 'pong');
   const machine = `${linked.base}/machines/${desktop.machine.id}`;

@@ -81,6 +81,11 @@ function withHooks(Guarded) {
       this.#sql.setMaxPageCountForTest(pages);
     }
 
+    /** How many sockets it holds. */
+    async sockets() {
+      return this.context.getWebSockets().length;
+    }
+
     async databaseSize() {
       return this.#sql.databaseSize;
     }
