@@ -89,6 +89,10 @@ pub fn roots(config: &Config) -> Vec<Root> {
         let (id, path) = (extra.id.clone(), expand(&extra.path));
         roots.push(Root { id, path, harness: extra.harness });
     }
+    // As the system names them when something in them changes.
+    for root in &mut roots {
+        root.path = root.path.canonicalize().unwrap_or_else(|_| root.path.clone());
+    }
     roots
 }
 

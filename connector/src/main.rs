@@ -10,20 +10,25 @@ mod cli;
 mod client;
 mod commands;
 mod config;
+mod daemon;
 mod discover;
+mod effects;
 mod error;
 mod files;
 mod json;
 mod limits;
 mod lines;
+mod link;
 mod outline;
 mod output;
+mod presence;
 mod redact;
 mod rules;
 mod scan;
 mod state;
 mod sync;
 mod transcripts;
+mod watch;
 
 use clap::Parser;
 use cli::{Cli, Command};
@@ -81,7 +86,10 @@ fn run(cli: Cli, output: Output) -> Result<()> {
                 output.line(config::EXAMPLE.trim_end());
                 Ok(())
             }
-            Command::Run | Command::InstallService { .. } => Err(Error::other("not yet")),
+            Command::Run => daemon::run(paths).await,
+            Command::InstallService { print } => {
+                commands::service::install(&paths, cli.home.as_deref(), output, print)
+            }
         }
     })
 }

@@ -9,6 +9,10 @@ use std::path::Path;
 
 #[derive(Debug, Clone, Deserialize)]
 pub struct Rule {
+    #[serde(default)]
+    pub id: String,
+    #[serde(default)]
+    pub revision: i64,
     pub root_id: String,
     pub harnesses: Vec<String>,
     pub include: Vec<String>,
@@ -20,6 +24,8 @@ pub struct Rule {
 pub struct Rules {
     own: Patterns,
     rules: Vec<Compiled>,
+    /// Of each rule, to tell whether they changed.
+    pub revisions: Vec<(String, i64)>,
 }
 
 struct Compiled {
@@ -47,6 +53,7 @@ impl Rules {
     pub fn new(own: &[String], rules: &[Rule]) -> Result<Rules> {
         let own = Patterns::new(own)
             .map_err(|error| Error::usage(format!("config: exclude: {error}")))?;
+        let revisions = rules.iter().map(|rule| (rule.id.clone(), rule.revision)).collect();
         let rules = rules.iter().map(|rule| {
             let broken = |error| {
                 tracing::warn!("a rule of {}: {error}; nothing it is about is published", rule.root_id);
@@ -62,7 +69,7 @@ impl Rules {
                 is_active: rule.state == "active",
             }
         });
-        Ok(Rules { own, rules: rules.collect() })
+        Ok(Rules { own, rules: rules.collect(), revisions })
     }
 
     /// Why it may not be published; None if it may.
@@ -127,6 +134,8 @@ mod tests {
     fn rule(include: &[&str], exclude: &[&str], state: &str) -> Rule {
         let texts = |texts: &[&str]| texts.iter().map(|&text| text.into()).collect();
         Rule {
+            id: "rule".into(),
+            revision: 1,
             root_id: "claude-code".into(),
             harnesses: vec![],
             include: texts(include),

@@ -285,13 +285,20 @@ pub struct Source {
 }
 
 impl Syncer {
-    /// Takes the server's rules over. Nothing may be published before that.
-    pub async fn refresh_rules(&self, machine_id: &str, config: &Config) -> Result<Configuration> {
+    /// Takes the server's rules over; says whether they are others than before. Nothing may be
+    /// published before that.
+    pub async fn refresh_rules(
+        &self,
+        machine_id: &str,
+        config: &Config,
+    ) -> Result<(Configuration, bool)> {
         let path = format!("/machines/{machine_id}/configuration");
         let configuration: Configuration =
             self.client.json(reqwest::Method::GET, &path, crate::client::Body::none()).await?;
         let rules = Rules::new(&config.exclude, &configuration.rules)?;
-        *self.rules.write().expect("no holder panics") = rules;
-        Ok(configuration)
+        let mut held = self.rules.write().expect("no holder panics");
+        let has_changed = held.revisions != rules.revisions;
+        *held = rules;
+        Ok((configuration, has_changed))
     }
 }

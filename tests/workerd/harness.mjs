@@ -40,12 +40,13 @@ const DEFAULT_BINDINGS = {
  * `persistDir` keeps the storage after `stop`; without it the storage is deleted then.
  * `plain` runs the build as it is deployed: without hooks, counters and driver.
  * `evicts` lets objects be put to sleep after some ten seconds, as they are when deployed.
+ * `port` is one that was free before, for a server that comes back; any free one otherwise.
  * `log` is called with what the Worker prints, piece by piece; it is dropped otherwise.
  */
 export async function startPlane(options = {}) {
-  const { bindings = {}, persistDir, plain = false, evicts = false, log } = options;
+  const { bindings = {}, persistDir, plain = false, evicts = false, port = 0, log } = options;
   const storageDir = persistDir ?? mkdtempSync(join(tmpdir(), 'teamplane-test-'));
-  const plane = new Plane(miniflareOptions({ bindings, storageDir, plain, evicts, log }));
+  const plane = new Plane(miniflareOptions({ bindings, storageDir, plain, evicts, port, log }));
   await plane.start();
   plane.onStopped = () => {
     if (!persistDir) rmSync(storageDir, { recursive: true, force: true });
@@ -53,7 +54,7 @@ export async function startPlane(options = {}) {
   return plane;
 }
 
-function miniflareOptions({ bindings, storageDir, plain, evicts, log }) {
+function miniflareOptions({ bindings, storageDir, plain, evicts, port, log }) {
   const built = [
     { type: 'ESModule', path: join(buildDir, 'index.js') },
     { type: 'CompiledWasm', path: join(buildDir, 'index_bg.wasm') },
@@ -87,7 +88,7 @@ function miniflareOptions({ bindings, storageDir, plain, evicts, log }) {
   };
   return {
     host: '127.0.0.1',
-    port: 0,
+    port,
     log: new Log(LogLevel.ERROR),
     workers: plain ? [plane] : [plane, driver],
     durableObjectsPersist: storageDir,

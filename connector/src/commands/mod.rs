@@ -1,6 +1,7 @@
 //! One file per group of commands.
 pub mod account;
 pub mod import;
+pub mod service;
 pub mod sessions;
 pub mod status;
 
