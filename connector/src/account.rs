@@ -49,8 +49,6 @@ pub fn machine_client(paths: &Paths) -> Result<(Machine, Client)> {
 pub fn reading_client(paths: &Paths) -> Result<Client> {
     match login(paths) {
         Ok(login) => Client::new(&login.server, &login.token),
-        Err(error) => {
-            machine_client(paths).map(|(_, client)| client).map_err(|_| error)
-        }
+        Err(error) => machine_client(paths).map(|(_, client)| client).map_err(|_| error),
     }
 }

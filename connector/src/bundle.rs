@@ -270,7 +270,8 @@ mod tests {
 
     #[test]
     fn chunks_are_those_of_the_bytes_however_they_come() {
-        let bytes: Vec<u8> = (0..CHUNK_BYTES * 2 + 5).map(|n| (n % 251) as u8).collect();
+        let bytes: Vec<u8> =
+            (0..CHUNK_BYTES * 2 + 5).map(|n| u8::try_from(n % 251).unwrap()).collect();
         let mut whole = Digester::default();
         whole.add(&bytes, 1);
         let mut pieces = Digester::default();

@@ -32,7 +32,9 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Log in with a user token, which is read from standard input or asked for
-    #[command(after_help = "Example:\n  teamplane login --server https://teamplane.example.com < token.txt")]
+    #[command(
+        after_help = "Example:\n  teamplane login --server https://teamplane.example.com < token.txt"
+    )]
     Login {
         /// The server's address
         #[arg(long, env = "TEAMPLANE_SERVER", value_name = "URL")]
@@ -59,7 +61,9 @@ pub enum Command {
     /// Say what is published, and how the machine stands
     Status,
     /// Publish transcripts once: files, folders, or the agents' usual folders
-    #[command(after_help = "Examples:\n  teamplane import\n  teamplane import ~/.claude/projects/-home-ada-shop\n  teamplane import --harness codex old/rollout-*.jsonl")]
+    #[command(
+        after_help = "Examples:\n  teamplane import\n  teamplane import ~/.claude/projects/-home-ada-shop\n  teamplane import --harness codex old/rollout-*.jsonl"
+    )]
     Import {
         paths: Vec<PathBuf>,
         /// Whose transcripts they are, where names do not say it
@@ -79,7 +83,9 @@ pub enum Command {
         keep_machine: bool,
     },
     /// Print completions for a shell
-    #[command(after_help = "Example:\n  teamplane completions bash > ~/.local/share/bash-completion/completions/teamplane")]
+    #[command(
+        after_help = "Example:\n  teamplane completions bash > ~/.local/share/bash-completion/completions/teamplane"
+    )]
     Completions { shell: clap_complete::Shell },
     /// Print a configuration file with everything that can be set
     Config,

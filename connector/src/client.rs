@@ -1,9 +1,7 @@
 //! Requests to the plane. What may be gone by itself is tried again, after a wait of random length
 //! or as long as the server says; every request may be repeated.
 use crate::error::{Error, Result};
-use crate::limits::{
-    BACKOFF_FIRST, BACKOFF_MAX, CONNECT, REQUEST, REQUEST_TRIES, RETRY_AFTER_MAX,
-};
+use crate::limits::{BACKOFF_FIRST, BACKOFF_MAX, CONNECT, REQUEST, REQUEST_TRIES, RETRY_AFTER_MAX};
 use bytes::Bytes;
 use reqwest::header::{AUTHORIZATION, RETRY_AFTER};
 use reqwest::{Method, Response, StatusCode};
@@ -263,7 +261,8 @@ fn reasons(error: &dyn std::error::Error) -> String {
 
 /// `tp_<kind>_<team>_<credential>_<secret>`.
 fn team_of(token: &str) -> Result<String> {
-    let is_hex = |text: &str, digits| text.len() == digits && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let is_hex =
+        |text: &str, digits| text.len() == digits && text.bytes().all(|b| b.is_ascii_hexdigit());
     let parts: Vec<&str> = token.split('_').collect();
     match parts[..] {
         ["tp", "user" | "machine" | "app", team, credential, secret]

@@ -72,7 +72,9 @@ impl Config {
     pub fn read(path: &Path) -> Result<Config> {
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Config::default()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Config::default());
+            }
             Err(error) => return Err(Error::io(path.display(), error)),
         };
         let config: Config = toml::from_str(&text)
@@ -80,7 +82,8 @@ impl Config {
         for kind in &config.effects.allow {
             if !["message", "interrupt"].contains(&kind.as_str()) {
                 let path = path.display();
-                let message = format!("{path}: effects.allow: {kind:?} is neither message nor interrupt");
+                let message =
+                    format!("{path}: effects.allow: {kind:?} is neither message nor interrupt");
                 return Err(Error::usage(message));
             }
         }

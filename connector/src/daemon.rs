@@ -12,8 +12,8 @@ use crate::effects::Runner;
 use crate::error::{Error, Result};
 use crate::files::{self, Lock, Paths, now_ms};
 use crate::limits::{
-    BACKOFF_MAX, CONFIGURATION, FOLLOWED_FILES_MAX, GOODBYE, OPEN_AGE_MS, RESCAN,
-    RESCAN_UNWATCHED, RETRY_AFTER_MAX, SETTLE, SETTLE_MAX, TOKEN_LEFT_MS, WORKERS,
+    BACKOFF_MAX, CONFIGURATION, FOLLOWED_FILES_MAX, GOODBYE, OPEN_AGE_MS, RESCAN, RESCAN_UNWATCHED,
+    RETRY_AFTER_MAX, SETTLE, SETTLE_MAX, TOKEN_LEFT_MS, WORKERS,
 };
 use crate::link::{Heard, Link};
 use crate::presence::{Open, Presence};
@@ -39,6 +39,11 @@ const RULES_AGE_MAX: Duration = Duration::from_secs(10);
 struct Due {
     first_at: Instant,
     at: Instant,
+}
+
+#[derive(Deserialize)]
+struct Renewed {
+    credential: Issued,
 }
 
 struct Daemon {
@@ -71,7 +76,10 @@ struct Daemon {
 pub async fn run(paths: Paths) -> Result<()> {
     let (machine, client) = account::machine_client(&paths)?;
     let _lock = Lock::take(&paths.state)?.ok_or_else(|| {
-        Error::Running(format!("a connector already runs with the state in {}", paths.state.display()))
+        Error::Running(format!(
+            "a connector already runs with the state in {}",
+            paths.state.display()
+        ))
     })?;
     let config = Config::read(&paths.config)?;
     let client = Arc::new(client);
@@ -261,9 +269,8 @@ impl Daemon {
             .map(|(path, due)| (due.at, path.clone()))
             .collect();
         let age = self.configured_at.map(|at| now - at);
-        let is_old = age.is_none_or(|age| {
-            age >= CONFIGURATION || (!ready.is_empty() && age >= RULES_AGE_MAX)
-        });
+        let is_old = age
+            .is_none_or(|age| age >= CONFIGURATION || (!ready.is_empty() && age >= RULES_AGE_MAX));
         if is_old {
             self.configure().await?;
         }
@@ -403,10 +410,6 @@ impl Daemon {
     async fn renew(&mut self, server_now_ms: i64) {
         if self.machine.expires_at - server_now_ms >= TOKEN_LEFT_MS {
             return;
-        }
-        #[derive(Deserialize)]
-        struct Renewed {
-            credential: Issued,
         }
         let path = format!("/machines/{}/token", self.machine.machine_id);
         let answer = self.client.json::<Renewed>(Method::POST, &path, Body::json(&json!({}))).await;

@@ -31,8 +31,7 @@ impl Transcript {
         let id = facts.native_id.as_deref().unwrap_or(&self.id);
         let folder = || self.path.parent().and_then(Path::file_name).map(|n| n.to_string_lossy());
         let parent = match (&self.parent, &facts.parent) {
-            (Some(parent), _) => Some(parent.clone()),
-            (None, Some(parent)) => Some(parent.clone()),
+            (Some(parent), _) | (None, Some(parent)) => Some(parent.clone()),
             // Such a file says whose it is in its first row; until then its folder is unique too.
             (None, None) if id.starts_with("agent-") => folder().map(Into::into),
             (None, None) => None,
@@ -175,7 +174,8 @@ mod tests {
         assert_eq!(claude("/r/-home-ada/agent-a1b2.jsonl").unwrap(), "-home-ada/agent-a1b2");
         let below = format!("/r/-home-ada/{ID}/subagents/agent-a1.jsonl");
         assert_eq!(claude(&below).unwrap(), format!("{ID}/agent-a1"));
-        for other in ["/r/x/journal.jsonl", "/r/history.jsonl", "/r/x/notes.txt", "/other/a.jsonl"] {
+        for other in ["/r/x/journal.jsonl", "/r/history.jsonl", "/r/x/notes.txt", "/other/a.jsonl"]
+        {
             assert_eq!(claude(other), None);
         }
 

@@ -52,7 +52,10 @@ impl Runner {
             // Most likely that one; its own answer is to come.
             return;
         } else {
-            Err(("interrupted", "the connector ended while it did this; look before asking again".into()))
+            Err((
+                "interrupted",
+                "the connector ended while it did this; look before asking again".into(),
+            ))
         };
         let body = match outcome {
             Ok(result) => json!({ "state": "succeeded", "result": result }),
@@ -103,7 +106,10 @@ impl Runner {
         let Some(open) = self.presence.binding(binding_id) else {
             return Err(("gone", "that session is not open any more".into()));
         };
-        let text = effect.input.as_ref().and_then(|input| Object::parse(input.get())?.text("text").map(Into::into));
+        let text = effect
+            .input
+            .as_ref()
+            .and_then(|input| Object::parse(input.get())?.text("text").map(Into::into));
         let Some(text): Option<String> = text else {
             return Err(("invalid_request", "input.text is missing".into()));
         };
@@ -151,7 +157,10 @@ impl Runner {
                 if output.status.success() {
                     Ok(json!({ "output": said }))
                 } else {
-                    Err(("failed", format!("{program}: {} {}", output.status, up_to(&errors, 2_000))))
+                    Err((
+                        "failed",
+                        format!("{program}: {} {}", output.status, up_to(&errors, 2_000)),
+                    ))
                 }
             }
         }
@@ -173,7 +182,10 @@ fn fill(command: &[String], native_id: &str, text: &str) -> Vec<String> {
         .iter()
         .map(|word| match word.split_once("{text}") {
             Some((before, after)) => {
-                let (before, after) = (before.replace("{native_id}", native_id), after.replace("{native_id}", native_id));
+                let (before, after) = (
+                    before.replace("{native_id}", native_id),
+                    after.replace("{native_id}", native_id),
+                );
                 format!("{before}{text}{after}")
             }
             None => word.replace("{native_id}", native_id),
@@ -187,8 +199,12 @@ mod tests {
 
     #[test]
     fn a_text_is_one_argument_whatever_is_in_it() {
-        let filled = fill(&usual_command(Harness::ClaudeCode), "id-1", "; rm -rf / {native_id} $(x)");
-        assert_eq!(filled, ["claude", "-p", "--resume", "id-1", "--", "; rm -rf / {native_id} $(x)"]);
+        let filled =
+            fill(&usual_command(Harness::ClaudeCode), "id-1", "; rm -rf / {native_id} $(x)");
+        assert_eq!(
+            filled,
+            ["claude", "-p", "--resume", "id-1", "--", "; rm -rf / {native_id} $(x)"]
+        );
         let gemini = fill(&usual_command(Harness::Gemini), "id-1", "--help");
         assert_eq!(gemini[3], "--prompt=--help");
     }

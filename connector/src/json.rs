@@ -139,7 +139,7 @@ pub fn cut_strings(json: &str, bytes_max: usize) -> Cow<'_, str> {
         let end = end.min(bytes.len());
         if end - start > bytes_max {
             // A surrogate does not lose its other half.
-            if is_high_surrogate(json[start..cut].as_bytes()) {
+            if is_high_surrogate(&bytes[start..cut]) {
                 cut -= 6;
             }
             out.push_str(&json[kept_to..cut]);

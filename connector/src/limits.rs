@@ -19,7 +19,6 @@ pub const CAPTURE_MESSAGES_MAX: usize = 20_000;
 pub const CAPTURE_BYTES_MAX: usize = 32 << 20;
 /// A part is closed before it would pass this.
 pub const PART_BYTES_AIM: usize = 960 << 10;
-pub const PARTS_IN_FLIGHT: usize = 2;
 /// What the text of a message may have: as much as the server searches.
 pub const TEXT_BYTES_MAX: usize = 64 << 10;
 /// A longer string inside a message, such as a tool's result, is cut; the bundle has it whole.

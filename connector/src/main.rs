@@ -3,6 +3,11 @@
 //! Reading order: `daemon` (what runs all day), `sync` (one transcript), `scan`, `transcripts` and
 //! `outline` (files to messages), `capture` and `bundle` (messages and files to the plane), `link`.
 //! What decides anything is pure and tested here; against the real plane in `tests/connector`.
+// A text here and there is built of pieces; nothing of it is hot.
+#![allow(clippy::format_push_string, clippy::format_collect)]
+// Seconds read best where all others are seconds too.
+#![allow(clippy::duration_suboptimal_units)]
+
 mod account;
 mod bundle;
 mod capture;

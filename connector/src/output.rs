@@ -8,6 +8,7 @@ pub struct Output {
 }
 
 impl Output {
+    #[allow(clippy::unused_self)] // It reads as the rest.
     /// A closed pipe ends the program quietly, as with every filter.
     pub fn line(self, text: &str) {
         if writeln!(std::io::stdout(), "{text}").is_err() {
@@ -31,7 +32,9 @@ impl Output {
 
 /// Text of others for a terminal: nothing in it may move the cursor or colour the screen.
 pub fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c }).collect()
+    text.chars()
+        .map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c })
+        .collect()
 }
 
 /// `2026-03-09 08:12`, in UTC.

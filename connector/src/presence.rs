@@ -46,7 +46,8 @@ impl Presence {
 
     pub fn set_roots(&self, roots: &[Root]) {
         let shapes = roots.iter().map(|root| {
-            let name: String = root.path.to_string_lossy().chars().filter(|c| !c.is_control()).take(128).collect();
+            let name: String =
+                root.path.to_string_lossy().chars().filter(|c| !c.is_control()).take(128).collect();
             json!({ "id": root.id, "name": name, "harnesses": [root.harness.name()] })
         });
         *self.roots.lock().expect("no holder panics") = shapes.collect();
@@ -79,10 +80,12 @@ impl Presence {
             .collect();
         let activity: Vec<Value> = newest
             .iter()
-            .map(|(_, o)| json!({
-                "harness": o.harness.name(), "native_id": o.native_id,
-                "turn": o.turn.name(), "since": o.since_ms,
-            }))
+            .map(|(_, o)| {
+                json!({
+                    "harness": o.harness.name(), "native_id": o.native_id,
+                    "turn": o.turn.name(), "since": o.since_ms,
+                })
+            })
             .collect();
         json!({
             "incarnation_id": self.incarnation_id,

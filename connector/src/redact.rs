@@ -25,7 +25,7 @@ const PATTERNS: &[Pattern] = &[
     Pattern {
         name: "private-key",
         words: &["PRIVATE KEY"],
-        regex: r#"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[A-Za-z0-9+/=\\:,. \t\r\n-]*?-----END [A-Z ]{0,30}PRIVATE KEY-----"#,
+        regex: r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[A-Za-z0-9+/=\\:,. \t\r\n-]*?-----END [A-Z ]{0,30}PRIVATE KEY-----",
     },
     Pattern { name: "anthropic-key", words: &["sk-ant-"], regex: r"sk-ant-[A-Za-z0-9_-]{20,}" },
     Pattern {
@@ -51,7 +51,11 @@ const PATTERNS: &[Pattern] = &[
         words: &["k_live_", "k_test_"],
         regex: r"[sr]k_(?:live|test)_[A-Za-z0-9]{20,}",
     },
-    Pattern { name: "npm-token", words: &["npm_"], regex: begin!(r"(?P<secret>npm_[A-Za-z0-9]{36})") },
+    Pattern {
+        name: "npm-token",
+        words: &["npm_"],
+        regex: begin!(r"(?P<secret>npm_[A-Za-z0-9]{36})"),
+    },
     Pattern {
         name: "teamplane-token",
         words: &["tp_"],
@@ -60,7 +64,9 @@ const PATTERNS: &[Pattern] = &[
     Pattern {
         name: "jwt",
         words: &["eyJ"],
-        regex: begin!(r"(?P<secret>eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{16,})"),
+        regex: begin!(
+            r"(?P<secret>eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{16,})"
+        ),
     },
     Pattern {
         name: "password-in-url",
@@ -204,7 +210,9 @@ mod tests {
             format!("eyJ{}.eyJ{}.{}", x(8), x(8), x(8)),
             r"-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc=\n-----END RSA PRIVATE KEY-----".into(),
         ] {
-            for (before, after) in [("", ""), (r#"{"text":"key: "#, r#" ok"}"#), (r#"{"t":"a\n"#, r#"\n"}"#)] {
+            for (before, after) in
+                [("", ""), (r#"{"text":"key: "#, r#" ok"}"#), (r#"{"t":"a\n"#, r#"\n"}"#)]
+            {
                 let (text, count) = redact(&format!("{before}{secret}{after}"));
                 assert!(!text.contains(&secret[..secret.len() - 2]), "{text}");
                 assert!(count >= 1 && text.starts_with(before) && text.ends_with(after), "{text}");
@@ -215,10 +223,22 @@ mod tests {
     #[test]
     fn what_gives_a_secret_away_stays_and_the_line_stays_json() {
         for (line, expected) in [
-            (r#"{"a":"postgres://ada:hunter22@db/x"}"#, r#"{"a":"postgres://ada:[redacted password-in-url]@db/x"}"#),
-            (r#"{"a":"export DB_PASSWORD=hunter2hunter\nls"}"#, r#"{"a":"export DB_PASSWORD=[redacted assigned-secret]\nls"}"#),
-            (r#"{"a":"aws_secret_access_key = wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY12"}"#, r#"{"a":"aws_secret_access_key = [redacted aws-secret]"}"#),
-            (r#"{"a":"Authorization: Bearer abcdefghijklmnopqrstuvwxyz012345"}"#, r#"{"a":"Authorization: Bearer [redacted bearer-token]"}"#),
+            (
+                r#"{"a":"postgres://ada:hunter22@db/x"}"#,
+                r#"{"a":"postgres://ada:[redacted password-in-url]@db/x"}"#,
+            ),
+            (
+                r#"{"a":"export DB_PASSWORD=hunter2hunter\nls"}"#,
+                r#"{"a":"export DB_PASSWORD=[redacted assigned-secret]\nls"}"#,
+            ),
+            (
+                r#"{"a":"aws_secret_access_key = wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY12"}"#,
+                r#"{"a":"aws_secret_access_key = [redacted aws-secret]"}"#,
+            ),
+            (
+                r#"{"a":"Authorization: Bearer abcdefghijklmnopqrstuvwxyz012345"}"#,
+                r#"{"a":"Authorization: Bearer [redacted bearer-token]"}"#,
+            ),
         ] {
             assert_eq!(redact(line), (expected.to_owned(), 1));
             assert!(crate::json::is_valid(expected));
@@ -239,7 +259,8 @@ mod tests {
 
     #[test]
     fn a_second_time_nothing_goes() {
-        let once = redact(r#"API_TOKEN=abcdefghijkl and https://a:bcdefg@h and AKIAIOSFODNN7EXAMPLE"#).0;
+        let once =
+            redact("API_TOKEN=abcdefghijkl and https://a:bcdefg@h and AKIAIOSFODNN7EXAMPLE").0;
         assert_eq!(redact(&once), (once.clone(), 0));
     }
 

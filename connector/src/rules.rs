@@ -56,7 +56,10 @@ impl Rules {
         let revisions = rules.iter().map(|rule| (rule.id.clone(), rule.revision)).collect();
         let rules = rules.iter().map(|rule| {
             let broken = |error| {
-                tracing::warn!("a rule of {}: {error}; nothing it is about is published", rule.root_id);
+                tracing::warn!(
+                    "a rule of {}: {error}; nothing it is about is published",
+                    rule.root_id
+                );
                 Patterns { everything: true, ..Patterns::default() }
             };
             let include = (!rule.include.is_empty())
@@ -77,7 +80,8 @@ impl Rules {
         if self.own.match_any(subject) {
             return Some("excluded by this machine's configuration");
         }
-        let mut of_root = self.rules.iter().filter(|rule| rule.root_id == subject.root_id).peekable();
+        let mut of_root =
+            self.rules.iter().filter(|rule| rule.root_id == subject.root_id).peekable();
         of_root.peek()?;
         let of_harness = of_root.filter(|rule| {
             let all = rule.harnesses.is_empty();

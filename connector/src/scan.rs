@@ -1,11 +1,11 @@
 //! Reads transcripts: whole, or what a file has grown by. Nothing of their text is held.
 use crate::bundle::{Digested, Digester};
+use crate::json;
 use crate::limits::{DOCUMENT_BYTES_MAX, LINE_HEAD_BYTES, TAIL_BYTES};
 use crate::lines::{Lines, Piece};
 use crate::outline::{Entry, digest, first_bytes};
 use crate::redact::Redactor;
 use crate::transcripts::{Harness, Reader, Row};
-use crate::json;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs::{File, Metadata};
@@ -84,8 +84,7 @@ impl Scan {
         if !grew || is_document(path) || read_tail(&mut file, self.consumed)? != self.tail {
             return Ok(false);
         }
-        self.consumed =
-            read_rows(&mut self.reader, &mut file, self.consumed, stamp.size, |_| {})?;
+        self.consumed = read_rows(&mut self.reader, &mut file, self.consumed, stamp.size, |_| {})?;
         self.tail = read_tail(&mut file, self.consumed)?;
         self.stamp = stamp;
         self.bundle = None;

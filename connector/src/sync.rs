@@ -212,7 +212,12 @@ impl Syncer {
                 let size = whole.stamp.size;
                 let sent = |bytes| progress.bytes(bytes);
                 match bundle::upload(
-                    &self.client, &transcript.path, size, digested, &self.redactor, &sent,
+                    &self.client,
+                    &transcript.path,
+                    size,
+                    digested,
+                    &self.redactor,
+                    &sent,
                 )
                 .await
                 {

@@ -65,7 +65,9 @@ impl Watcher {
             Err(error) => {
                 if !self.has_failed {
                     let folder = folder.display();
-                    tracing::warn!("{folder} cannot be watched ({error}); it is looked through instead");
+                    tracing::warn!(
+                        "{folder} cannot be watched ({error}); it is looked through instead"
+                    );
                 }
                 self.has_failed = true;
             }

@@ -45,7 +45,9 @@ pub async fn login(paths: &Paths, output: Output, server: &str) -> Result<()> {
     let me: Me = client.json(Method::GET, "/me", Body::none()).await?;
     if me.credential.kind != "user" {
         let kind = me.credential.kind;
-        return Err(Error::usage(format!("this is a token of kind {kind}; log in with a user token")));
+        return Err(Error::usage(format!(
+            "this is a token of kind {kind}; log in with a user token"
+        )));
     }
     let is_local = ["http://127.", "http://localhost", "http://[::1]"];
     if server.starts_with("http://") && !is_local.iter().any(|local| server.starts_with(local)) {
@@ -130,13 +132,15 @@ pub async fn enroll(
             Visibility::Restricted => json!("restricted"),
         };
     }
-    let enrolled: Enrolled = client.json(Method::POST, "/machines", Body::json(&body)).await.map_err(
-        |error| match error.code() {
+    let enrolled: Enrolled = client
+        .json(Method::POST, "/machines", Body::json(&body))
+        .await
+        .map_err(|error| match error.code() {
             "conflict" => Error::other(format!("{error}; choose another with --name")),
             _ => error,
-        },
-    )?;
-    let token = enrolled.credential.token.ok_or_else(|| Error::other("the server sent no token"))?;
+        })?;
+    let token =
+        enrolled.credential.token.ok_or_else(|| Error::other("the server sent no token"))?;
     let machine = Machine {
         server: login.server,
         token,
@@ -183,7 +187,9 @@ pub async fn logout(paths: &Paths, output: Output, keep_machine: bool) -> Result
     let text = match (forgot_login, forgot_machine) {
         (false, false) => "There was no login.",
         (true, false) => "The login is forgotten.",
-        (_, true) if revoked => "Login and enrolment are forgotten, and the machine's token has ended.",
+        (_, true) if revoked => {
+            "Login and enrolment are forgotten, and the machine's token has ended."
+        }
         (_, true) => "Login and enrolment are forgotten.",
     };
     output.say(text, &json!({

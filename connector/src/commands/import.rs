@@ -36,7 +36,8 @@ pub async fn import(
     // The daemon's states are these too: two writers would publish each message twice over.
     let _lock = Lock::take(&paths.state)?.ok_or_else(|| {
         Error::Running(
-            "teamplane run is at work here and publishes by itself; stop it to import by hand".into(),
+            "teamplane run is at work here and publishes by itself; stop it to import by hand"
+                .into(),
         )
     })?;
     let config = Config::read(&paths.config)?;
@@ -51,10 +52,10 @@ pub async fn import(
     for transcript in &transcripts {
         let options = Options { with_bundle: true, restore };
         let progress = bars.start(&transcript.path);
-        let synced = sync(&syncer, transcript, options, progress.as_ref()).await;
+        let result = sync(&syncer, transcript, options, progress.as_ref()).await;
         bars.finished();
-        match synced {
-            Ok(synced) => totals.add(output, &synced),
+        match result {
+            Ok(done) => totals.add(output, &done),
             Err(error @ (Error::Rejected(_) | Error::Unreachable(_))) => return Err(error),
             Err(error) => {
                 totals.failed += 1;
@@ -163,7 +164,8 @@ impl Totals {
 
     fn text(&self) -> String {
         let Totals { published, unchanged, messages, secrets_redacted, .. } = self;
-        let mut text = format!("{published} sessions published ({messages} messages), {unchanged} unchanged");
+        let mut text =
+            format!("{published} sessions published ({messages} messages), {unchanged} unchanged");
         for (count, what) in [
             (self.excluded, "excluded"),
             (self.empty, "empty"),

@@ -17,23 +17,32 @@ pub fn install(paths: &Paths, own_home: Option<&Path>, output: Output, print: bo
         let next = format!("launchctl load -w {}", path.display());
         (path, launchd(&program, own_home.as_deref()), next)
     } else {
-        let folder = std::env::var_os("XDG_CONFIG_HOME").map_or(home.join(".config"), PathBuf::from);
+        let folder =
+            std::env::var_os("XDG_CONFIG_HOME").map_or(home.join(".config"), PathBuf::from);
         let path = folder.join("systemd/user/teamplane.service");
-        (path, systemd(&program, own_home.as_deref()), "systemctl --user enable --now teamplane".into())
+        (
+            path,
+            systemd(&program, own_home.as_deref()),
+            "systemctl --user enable --now teamplane".into(),
+        )
     };
     if print {
         output.line(text.trim_end());
         return Ok(());
     }
     files::write(&path, text.as_bytes()).map_err(|error| Error::io(path.display(), error))?;
-    output.say(&format!("Wrote {}. Next: {next}", path.display()), &json!({ "path": path, "next": next }));
+    output.say(
+        &format!("Wrote {}. Next: {next}", path.display()),
+        &json!({ "path": path, "next": next }),
+    );
     Ok(())
 }
 
 /// Revoked (4) and wrongly configured (2, 3) are for a person to mend, not for another start.
 fn systemd(program: &Path, own_home: Option<&Path>) -> String {
     let quoted = |path: &Path| {
-        let text = path.to_string_lossy().replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%");
+        let text =
+            path.to_string_lossy().replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%");
         format!("\"{text}\"")
     };
     let home = own_home.map(|home| format!(" --home {}", quoted(home))).unwrap_or_default();

@@ -86,8 +86,9 @@ async fn list(
 }
 
 fn print(output: Output, item: &RawValue) -> Result<()> {
-    let session: Session = serde_json::from_str(item.get())
-        .map_err(|error| Error::other(format!("a session as this version does not know it: {error}")))?;
+    let session: Session = serde_json::from_str(item.get()).map_err(|error| {
+        Error::other(format!("a session as this version does not know it: {error}"))
+    })?;
     let Session { id, harness, message_count, .. } = &session;
     let title = plain(session.title.as_deref().unwrap_or("(no title)"));
     let at = time(session.updated_at);
@@ -117,8 +118,7 @@ async fn show(client: &Client, output: Output, session: &str, last: Option<i64>)
     }
     let mut after = last.map_or(-1, |last| (found.message_count - last.max(0)).max(0) - 1);
     loop {
-        let after_parameter =
-            if after < 0 { String::new() } else { format!("&after={after}") };
+        let after_parameter = if after < 0 { String::new() } else { format!("&after={after}") };
         let page = format!("{path}/messages?limit={PAGE_ITEMS_MAX}{after_parameter}");
         let page: List<Box<RawValue>> = client.list(&page).await?;
         for item in &page.items {
@@ -143,7 +143,8 @@ async fn show(client: &Client, output: Output, session: &str, last: Option<i64>)
 async fn export(client: &Client, session: &str, file: Option<&Path>) -> Result<()> {
     let path = format!("/sessions/{}/export", segment(session)?);
     let mut response = client.send(Method::GET, &path, Body::none()).await?;
-    let broken = |what: &dyn std::fmt::Display| Error::other(format!("the export broke off: {what}"));
+    let broken =
+        |what: &dyn std::fmt::Display| Error::other(format!("the export broke off: {what}"));
     let mut out: Box<dyn Write> = match file {
         None => Box::new(std::io::stdout().lock()),
         Some(file) => {
@@ -158,9 +159,12 @@ async fn export(client: &Client, session: &str, file: Option<&Path>) -> Result<(
 }
 
 fn segment(id: &str) -> Result<&str> {
-    let is_id = id.starts_with("session_") && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    let is_id =
+        id.starts_with("session_") && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     is_id.then_some(id).ok_or_else(|| {
-        Error::usage(format!("{id}: a session's id begins with session_; see teamplane sessions list"))
+        Error::usage(format!(
+            "{id}: a session's id begins with session_; see teamplane sessions list"
+        ))
     })
 }
 

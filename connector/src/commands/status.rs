@@ -59,10 +59,13 @@ pub async fn status(paths: &Paths, output: Output) -> Result<()> {
         output.line(&format!("published     {published} sessions, {messages} messages"));
         output.line(&format!("redacted      {redacted} secrets"));
         if stopped > 0 {
-            output.line(&format!("stopped       {stopped} sessions that were deleted on the server"));
+            output
+                .line(&format!("stopped       {stopped} sessions that were deleted on the server"));
         }
         let days = (machine.expires_at - files::now_ms()) / (24 * 60 * 60 * 1_000);
-        output.line(&format!("token         {days} days left; it is renewed while the connector runs"));
+        output.line(&format!(
+            "token         {days} days left; it is renewed while the connector runs"
+        ));
         for state in failed.iter().take(10) {
             let error = state.error.as_deref().unwrap_or_default();
             output.line(&format!("failed        {}: {error}", state.path.display()));

@@ -105,8 +105,7 @@ fn take_message(facts: &mut Facts, object: &Object, kind: &str) {
     }
     let Some(message) = object.object("message") else { return };
     let blocks = Blocks::of(&message);
-    facts.turn =
-        if kind == "assistant" && !blocks.tool_use { Turn::User } else { Turn::Agent };
+    facts.turn = if kind == "assistant" && !blocks.tool_use { Turn::User } else { Turn::Agent };
     let is_asked = kind == "user" && !blocks.tool_result && !object.is_true("isMeta");
     if is_asked && !object.is_true("isCompactSummary") && facts.titles[ASKED].is_none() {
         let text = text_of(message.get("content"));

@@ -129,16 +129,13 @@ pub fn describe(object: &Object) -> Described {
         (_, kind) if kind.ends_with("_call") || kind.ends_with("_call_output") => "tool",
         _ => "system",
     };
-    let text = match payload.text("name") {
+    let text = if let Some(name) = payload.text("name") {
         // Arguments are JSON in a string.
-        Some(name) => {
-            let given = payload.get("arguments").or_else(|| payload.get("input"));
-            format!("{name} {}", given.and_then(string).unwrap_or_default())
-        }
-        None => {
-            let keys = ["content", "summary", "output", "message", "text"];
-            text_of(keys.into_iter().find_map(|key| payload.get(key)))
-        }
+        let given = payload.get("arguments").or_else(|| payload.get("input"));
+        format!("{name} {}", given.and_then(string).unwrap_or_default())
+    } else {
+        let keys = ["content", "summary", "output", "message", "text"];
+        text_of(keys.into_iter().find_map(|key| payload.get(key)))
     };
     Described { role, text: crate::json::up_to(&text, crate::limits::TEXT_BYTES_MAX).to_owned() }
 }

@@ -5,9 +5,6 @@ use crate::json::{self, Object};
 use crate::outline::Outline;
 use std::path::Path;
 
-#[derive(Debug, Default, Clone)]
-pub struct State;
-
 /// What stands for the session's id until its file says it, and the parent's for a subagent.
 pub fn native_id(path: &Path) -> Option<(String, Option<String>)> {
     let name = path.file_name()?.to_str()?;
@@ -18,10 +15,11 @@ pub fn native_id(path: &Path) -> Option<(String, Option<String>)> {
     }
     let is_below = folder.parent()?.file_name()? == "chats";
     let parent = folder.file_name()?.to_str()?.to_owned();
-    (is_below && name.ends_with(".jsonl")).then(|| (stem.to_owned(), Some(parent)))
+    let is_log = name.len() > stem.len() + ".json".len();
+    (is_below && is_log).then(|| (stem.to_owned(), Some(parent)))
 }
 
-pub fn take(_: &mut State, outline: &mut Outline, facts: &mut Facts, row: &Row, object: &Object) {
+pub fn take(outline: &mut Outline, facts: &mut Facts, row: &Row, object: &Object) {
     if let Some(id) = object.text("$rewindTo") {
         // That message goes too; an unknown one takes back everything.
         return outline.truncate(outline.index_of(&id).unwrap_or(0));

@@ -136,7 +136,7 @@ pub struct Described {
 enum State {
     Claude(claude::State),
     Codex(codex::State),
-    Gemini(gemini::State),
+    Gemini,
 }
 
 #[derive(Debug, Clone)]
@@ -151,7 +151,7 @@ impl Reader {
         let state = match harness {
             Harness::ClaudeCode => State::Claude(claude::State::default()),
             Harness::Codex => State::Codex(codex::State::default()),
-            Harness::Gemini => State::Gemini(gemini::State::default()),
+            Harness::Gemini => State::Gemini,
         };
         Reader { outline: Outline::default(), facts: Facts::default(), state }
     }
@@ -171,13 +171,13 @@ impl Reader {
         match state {
             State::Claude(state) => claude::take(state, outline, facts, row, &object),
             State::Codex(state) => codex::take(state, outline, facts, row, &object),
-            State::Gemini(state) => gemini::take(state, outline, facts, row, &object),
+            State::Gemini => gemini::take(outline, facts, row, &object),
         }
     }
 
     /// Takes a transcript that is one JSON document.
     pub fn take_document(&mut self, text: &str) {
-        if let State::Gemini(_) = self.state {
+        if matches!(self.state, State::Gemini) {
             gemini::take_document(&mut self.outline, &mut self.facts, text);
         }
     }
@@ -260,7 +260,9 @@ fn add_text(out: &mut String, value: &RawValue, depth: usize) {
     match json.as_bytes().first() {
         Some(b'"') => add(out, &json::string(value).unwrap_or_default()),
         Some(b'[') if depth < 4 => {
-            json::list(value).into_iter().for_each(|block| add_text(out, block, depth + 1));
+            for block in json::list(value) {
+                add_text(out, block, depth + 1);
+            }
         }
         Some(b'{') if depth < 4 => {
             let Some(block) = Object::parse(json) else { return };

@@ -66,7 +66,9 @@ fn claude(content: impl AsRef<[u8]>) -> Transcript {
 }
 
 fn row(uuid: &str, kind: &str, content: &str) -> String {
-    format!(r#"{{"type":"{kind}","uuid":"{uuid}","message":{{"role":"{kind}","content":{content}}}}}"#)
+    format!(
+        r#"{{"type":"{kind}","uuid":"{uuid}","message":{{"role":"{kind}","content":{content}}}}}"#
+    )
 }
 
 fn lines(rows: &[String]) -> String {
@@ -78,16 +80,30 @@ fn roles_and_texts_are_lifted_out_and_the_row_is_kept_as_it_was() {
     let user = row("1", "user", r#""Hi  \u00e9""#).replace(r#""type""#, r#""n":1.10e400, "type""#);
     let rows = [
         user.clone(),
-        row("2", "assistant", r#"[{"type":"thinking","thinking":"hm"},{"type":"tool_use","name":"Bash","input":{"a":1}}]"#),
+        row(
+            "2",
+            "assistant",
+            r#"[{"type":"thinking","thinking":"hm"},{"type":"tool_use","name":"Bash","input":{"a":1}}]"#,
+        ),
         row("3", "user", r#"[{"type":"tool_result","content":[{"type":"text","text":"out"}]}]"#),
-        row("4", "user", r#"[{"type":"image","source":{"data":"aGk="}},{"type":"text","text":"see"}]"#),
+        row(
+            "4",
+            "user",
+            r#"[{"type":"image","source":{"data":"aGk="}},{"type":"text","text":"see"}]"#,
+        ),
         r#"{"type":"file-history-snapshot","messageId":"x"}"#.into(),
     ];
     let transcript = claude(lines(&rows));
     let scan = transcript.scan();
     assert_eq!(
         transcript.said(&scan),
-        ["user: Hi  é", "assistant: hm\nBash {\"a\":1}", "tool: out", "user: [image]\nsee", "system: "]
+        [
+            "user: Hi  é",
+            "assistant: hm\nBash {\"a\":1}",
+            "tool: out",
+            "user: [image]\nsee",
+            "system: "
+        ]
     );
     assert!(transcript.messages(&scan)[0].ends_with(&format!(r#","native":{user}}}"#)));
     assert_eq!(scan.reader.facts.title(), Some("Hi é"));
@@ -128,14 +144,20 @@ fn a_last_line_counts_when_it_is_whole() {
 
 #[test]
 fn of_a_uuid_that_is_there_twice_the_last_counts_where_the_first_was() {
-    let rows = [row("1", "user", r#""old""#), row("2", "assistant", r#""b""#), row("1", "user", r#""new""#)];
+    let rows = [
+        row("1", "user", r#""old""#),
+        row("2", "assistant", r#""b""#),
+        row("1", "user", r#""new""#),
+    ];
     let transcript = claude(lines(&rows));
     assert_eq!(transcript.said(&transcript.scan()), ["user: new", "assistant: b"]);
 }
 
 #[test]
 fn a_summary_is_a_title_only_of_its_own_session() {
-    let summary = |leaf: &str| format!(r#"{{"type":"summary","summary":"About {leaf}","leafUuid":"{leaf}"}}"#);
+    let summary = |leaf: &str| {
+        format!(r#"{{"type":"summary","summary":"About {leaf}","leafUuid":"{leaf}"}}"#)
+    };
     let rows = [summary("other"), summary("2"), row("1", "user", r#""asked""#)];
     let transcript = claude(lines(&rows));
     let mut scan = transcript.scan();
@@ -151,8 +173,11 @@ fn a_summary_is_a_title_only_of_its_own_session() {
 
 #[test]
 fn progress_is_kept_once_per_tool_and_run() {
-    let progress = |tool: &str, n: u32| format!(r#"{{"type":"progress","uuid":"{tool}{n}","toolUseID":"{tool}","data":{n}}}"#);
-    let mut rows: Vec<String> = (0..100).flat_map(|n| [progress("a", n), progress("b", n)]).collect();
+    let progress = |tool: &str, n: u32| {
+        format!(r#"{{"type":"progress","uuid":"{tool}{n}","toolUseID":"{tool}","data":{n}}}"#)
+    };
+    let mut rows: Vec<String> =
+        (0..100).flat_map(|n| [progress("a", n), progress("b", n)]).collect();
     rows.push(row("1", "user", r#""x""#));
     rows.push(progress("a", 100));
     let transcript = claude(lines(&rows));
@@ -165,9 +190,12 @@ fn progress_is_kept_once_per_tool_and_run() {
 fn sidechains_and_rows_out_of_order_stay_where_the_file_has_them() {
     let at = |uuid: &str, time: &str, side: bool| {
         row(uuid, "user", &format!("\"{uuid}\"")).replace(
-            "\"uuid\"", &format!("\"timestamp\":\"{time}\",\"isSidechain\":{side},\"uuid\""))
+            "\"uuid\"",
+            &format!("\"timestamp\":\"{time}\",\"isSidechain\":{side},\"uuid\""),
+        )
     };
-    let rows = [at("1", "2026-01-02", false), at("2", "2026-01-01", true), at("3", "2026-01-03", false)];
+    let rows =
+        [at("1", "2026-01-02", false), at("2", "2026-01-01", true), at("3", "2026-01-03", false)];
     let transcript = claude(lines(&rows));
     assert_eq!(transcript.said(&transcript.scan()), ["user: 1", "user: 2", "user: 3"]);
 }
@@ -178,13 +206,19 @@ fn lone_surrogates_and_nul_survive() {
     let transcript = claude(lines(std::slice::from_ref(&odd)));
     let scan = transcript.scan();
     let message = &transcript.messages(&scan)[0];
-    assert!(message.ends_with(&format!("{odd}}}")) && message.contains(r#""text":"현� 보\u0000x😀""#));
+    assert!(
+        message.ends_with(&format!("{odd}}}")) && message.contains(r#""text":"현� 보\u0000x😀""#)
+    );
 }
 
 #[test]
 fn long_tool_results_are_cut_in_the_message() {
     let result = "é".repeat(300 << 10);
-    let transcript = claude(lines(&[row("1", "user", &format!(r#"[{{"type":"tool_result","content":"{result}"}}]"#))]));
+    let transcript = claude(lines(&[row(
+        "1",
+        "user",
+        &format!(r#"[{{"type":"tool_result","content":"{result}"}}]"#),
+    )]));
     let message = &transcript.messages(&transcript.scan())[0];
     assert!(message.len() < crate::limits::MESSAGE_BYTES_MAX && message.len() > 200 << 10);
     assert!(json::is_valid(message) && message.contains("more bytes in the bundle]"));
@@ -199,7 +233,8 @@ fn long_tool_results_are_cut_in_the_message() {
 fn a_line_too_long_to_be_read_is_there_by_its_beginning() {
     let long = row("1", "user", &format!("\"{}\"", "y".repeat(crate::limits::LINE_BYTES_MAX + 5)));
     let transcript = claude(lines(&[long.clone(), row("2", "user", r#""after""#)]));
-    let scan = scan::full(&transcript.path, transcript.harness, Some(&Redactor::new(&[]).unwrap())).unwrap();
+    let scan = scan::full(&transcript.path, transcript.harness, Some(&Redactor::new(&[]).unwrap()))
+        .unwrap();
     let said = transcript.said(&scan);
     assert!(said[0].starts_with("system: {\"type\":\"user\"") && said[0].len() < 100 << 10);
     assert_eq!(said[1], "user: after");
@@ -209,7 +244,8 @@ fn a_line_too_long_to_be_read_is_there_by_its_beginning() {
 
 #[test]
 fn a_file_that_grew_is_followed_and_one_written_anew_is_told() {
-    let rows: Vec<String> = (0..100).map(|n| row(&n.to_string(), "user", &format!("\"{n}\""))).collect();
+    let rows: Vec<String> =
+        (0..100).map(|n| row(&n.to_string(), "user", &format!("\"{n}\""))).collect();
     let transcript = claude(lines(&rows[..50]));
     let mut scan = transcript.scan();
     transcript.append(lines(&rows[50..]));
@@ -232,8 +268,14 @@ fn codex(rows: &[&str]) -> Transcript {
 
 #[test]
 fn of_a_text_that_codex_wrote_twice_the_item_stays() {
-    let item = |text: &str| format!(r#"{{"type":"response_item","payload":{{"type":"message","role":"assistant","content":[{{"type":"output_text","text":"{text}"}}]}}}}"#);
-    let event = |text: &str| format!(r#"{{"type":"event_msg","payload":{{"type":"agent_message","message":"{text}"}}}}"#);
+    let item = |text: &str| {
+        format!(
+            r#"{{"type":"response_item","payload":{{"type":"message","role":"assistant","content":[{{"type":"output_text","text":"{text}"}}]}}}}"#
+        )
+    };
+    let event = |text: &str| {
+        format!(r#"{{"type":"event_msg","payload":{{"type":"agent_message","message":"{text}"}}}}"#)
+    };
     for rows in [[item("a"), event("a")], [event("a"), item("a")]] {
         let transcript = codex(&[&rows[0], &rows[1]]);
         let scan = transcript.scan();
@@ -282,10 +324,15 @@ fn a_gemini_log_is_its_last_state() {
         r#"{"id":"5","type":"info","content":"five"}"#,
     ]);
     let mut scan = transcript.scan();
-    assert_eq!(transcript.said(&scan), ["user: one", "assistant: two\nls {\"a\":1}", "system: five"]);
+    assert_eq!(
+        transcript.said(&scan),
+        ["user: one", "assistant: two\nls {\"a\":1}", "system: five"]
+    );
     let facts = &scan.reader.facts;
     assert_eq!((facts.title(), facts.native_id.as_deref()), (Some("In short"), Some("s")));
-    transcript.append("{\"$rewindTo\":\"unknown\"}\n{\"id\":\"6\",\"type\":\"user\",\"content\":\"six\"}\n");
+    transcript.append(
+        "{\"$rewindTo\":\"unknown\"}\n{\"id\":\"6\",\"type\":\"user\",\"content\":\"six\"}\n",
+    );
     assert!(scan.follow(&transcript.path).unwrap());
     assert_eq!(transcript.said(&scan), ["user: six"]);
 }
