@@ -73,6 +73,12 @@ impl Publisher<'_> {
                     state.published = None;
                     state.pending = None;
                 }
+                Err(error) if is_about_bundle(&error) && state.bundle.is_some() => {
+                    // Retention took it before a version named it; the next quiet brings another.
+                    tracing::info!("{}: the bundle is gone: {error}", self.path.display());
+                    state.bundle = None;
+                    state.stamp = None;
+                }
                 Err(error) if error.code() == "session_deleted" => {
                     state.stopped = Some("session_deleted".into());
                     state.published = None;
@@ -227,6 +233,15 @@ impl Publisher<'_> {
             }
             Ok(()) => Ok(()),
         }
+    }
+}
+
+fn is_about_bundle(error: &Error) -> bool {
+    let Error::Refused(refusal) = error else { return false };
+    match refusal.code.as_str() {
+        "upload_incomplete" => true,
+        "not_found" => refusal.details.get("field").is_some_and(|field| field == "artifacts"),
+        _ => false,
     }
 }
 

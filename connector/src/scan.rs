@@ -46,15 +46,23 @@ pub struct Scan {
     consumed: u64,
     /// What was before that, so that a file that was written anew is told from one that grew.
     tail: Vec<u8>,
+    /// None too for a file that is too large for one, although it was read for it.
     pub bundle: Option<Digested>,
+    pub for_bundle: bool,
 }
 
 /// Reads all of it; with a `redactor` also what its bundle would be.
 pub fn full(path: &Path, harness: Harness, redactor: Option<&Redactor>) -> io::Result<Scan> {
     let mut file = File::open(path)?;
     let stamp = Stamp::of(&file.metadata()?);
-    let mut scan =
-        Scan { reader: Reader::new(harness), stamp, consumed: 0, tail: Vec::new(), bundle: None };
+    let mut scan = Scan {
+        reader: Reader::new(harness),
+        stamp,
+        consumed: 0,
+        tail: Vec::new(),
+        bundle: None,
+        for_bundle: redactor.is_some(),
+    };
     if is_document(path) {
         scan.bundle = read_document(&mut scan.reader, file, &stamp, redactor)?;
         scan.consumed = stamp.size;
@@ -88,6 +96,7 @@ impl Scan {
         self.tail = read_tail(&mut file, self.consumed)?;
         self.stamp = stamp;
         self.bundle = None;
+        self.for_bundle = false;
         Ok(true)
     }
 }

@@ -23,6 +23,8 @@ pub struct SessionState {
     /// A capture whose commit may have gone through.
     pub pending: Option<Pending>,
     pub bundle: Option<Bundle>,
+    /// The server takes none of that size.
+    pub bundle_refused: bool,
     pub redactions: u64,
     /// Why nothing of it is published any more.
     pub stopped: Option<String>,

@@ -121,10 +121,12 @@ impl Syncer {
             Ok(outcome) => outcome,
         };
         let is_published = matches!(outcome, Outcome::Published(_) | Outcome::Unchanged);
-        let bundle_is_due = is_published && scan.bundle.is_none() && !is_done(&state, &scan.stamp);
-        if is_published && !bundle_is_due {
+        let has_bundle = state.bundle.is_some() || scan.bundle.is_none() || state.bundle_refused;
+        let is_done = scan.for_bundle && has_bundle;
+        if is_published && is_done {
             state.stamp = Some(scan.stamp);
         }
+        let bundle_is_due = is_published && state.stamp.as_ref() != Some(&scan.stamp);
         if is_published || outcome == Outcome::Stopped {
             state.error = None;
             state.updated_ms = scan.stamp.modified_ms;
@@ -221,10 +223,15 @@ impl Syncer {
                 )
                 .await
                 {
-                    Ok(bundle) => state.bundle = Some(bundle),
+                    Ok(bundle) => {
+                        state.bundle = Some(bundle);
+                        state.bundle_refused = false;
+                    }
                     // The server takes no upload of this size; the messages go up all the same.
                     Err(error) if error.code() == "too_large" => {
                         tracing::warn!("{}: no bundle: {error}", transcript.path.display());
+                        state.bundle = None;
+                        state.bundle_refused = true;
                     }
                     Err(error) => return Err(error),
                 }
@@ -271,11 +278,6 @@ impl Syncer {
         }});
         self.redactor.redact(&projection.to_string()).0.into_owned()
     }
-}
-
-/// Nothing of the file is left to publish.
-fn is_done(state: &SessionState, stamp: &Stamp) -> bool {
-    state.stamp.as_ref() == Some(stamp)
 }
 
 #[derive(serde::Deserialize)]

@@ -8,7 +8,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { startPlane } from '../workerd/harness.mjs';
-import { Machine, appendFileSync, claudeRow, jsonLines, readFileSync, rmSync, until, writeFileSync } from './machine.mjs';
+import { Machine, appendFileSync, claudeRow, jsonLines, readFileSync, readdirSync, rmSync, until, writeFileSync } from './machine.mjs';
 
 let plane;
 let team;
@@ -144,7 +144,6 @@ test('a commit whose answer was lost is not made twice', async () => {
 
   // As a connector leaves it that died between the commit and its own note of it.
   const folder = join(machine.state, 'sessions', machine.account.machine_id);
-  const { readdirSync } = await import('node:fs');
   const file = readdirSync(folder).map((name) => join(folder, name)).find((name) => readFileSync(name, 'utf8').includes(id));
   const state = JSON.parse(readFileSync(file, 'utf8'));
   const [capture] = await plane.team(team.team.id).query(
@@ -157,8 +156,6 @@ test('a commit whose answer was lost is not made twice', async () => {
   appendFileSync(path, jsonLines(rows.slice(2)));
   await machine.start();
   await machine.holds(id, rows);
-
-  // And one whose state is lost altogether.
 });
 
 test('a state that cannot be read costs a full capture, which changes nothing', async () => {
@@ -313,6 +310,25 @@ test('another revision than thought is answered by a full capture', async () => 
   rows.push(claudeRow('two'));
   appendFileSync(transcript(machine, id), jsonLines(rows.slice(1)));
   await machine.holds(id, rows);
+});
+
+test('a bundle that retention took is left out, and made again', async () => {
+  const machine = await newMachine();
+  const id = newId();
+  const path = transcript(machine, id);
+  const rows = [claudeRow('one')];
+  writeFileSync(path, jsonLines(rows));
+  await machine.json('import');
+  const folder = join(machine.state, 'sessions', machine.account.machine_id);
+  const [file] = readdirSync(folder).map((name) => join(folder, name));
+  const state = JSON.parse(readFileSync(file, 'utf8'));
+  state.bundle.artifacts[0].upload_id = `upload_${'0'.repeat(32)}`;
+  writeFileSync(file, JSON.stringify(state));
+  rows.push(claudeRow('two'));
+  appendFileSync(path, jsonLines(rows.slice(1)));
+  await machine.start();
+  await machine.holds(id, rows);
+  await until(async () => (await machine.bundle(id)).equals(readFileSync(path)));
 });
 
 test('the token is renewed before it ends', async () => {

@@ -12,6 +12,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Debug, Default, serde::Serialize)]
 struct Totals {
@@ -202,7 +203,7 @@ impl Bars {
         let bar = bars.insert_before(all, ProgressBar::new(0));
         bar.set_style(style("{bar:30} {pos}/{len} messages  {msg}"));
         bar.set_message(path.file_name().unwrap_or_default().to_string_lossy().into_owned());
-        Box::new(Bar(bar))
+        Box::new(Bar(bar, AtomicU64::new(0)))
     }
 
     fn finished(&self) {
@@ -216,7 +217,7 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-struct Bar(ProgressBar);
+struct Bar(ProgressBar, AtomicU64);
 
 impl Drop for Bar {
     fn drop(&mut self) {
@@ -231,7 +232,7 @@ impl Progress for Bar {
     }
 
     fn bytes(&self, sent: u64) {
-        self.0.tick();
-        let _ = sent;
+        let sent = self.1.fetch_add(sent, Ordering::Relaxed) + sent;
+        self.0.set_message(format!("{} MiB of the native file", sent >> 20));
     }
 }
