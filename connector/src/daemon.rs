@@ -12,8 +12,8 @@ use crate::effects::Runner;
 use crate::error::{Error, Result};
 use crate::files::{self, Lock, Paths, now_ms};
 use crate::limits::{
-    BACKOFF_MAX, CONFIGURATION, FOLLOWED_FILES_MAX, GOODBYE, OPEN_AGE_MS, RESCAN, RESCAN_UNWATCHED,
-    RETRY_AFTER_MAX, SETTLE, SETTLE_MAX, TOKEN_LEFT_MS, WORKERS,
+    BACKOFF_MAX, CONFIGURATION, FOLLOWED_FILES_MAX, GOODBYE, OPEN_AGE_MS, RESCAN, RESCAN_NEW,
+    RESCAN_UNWATCHED, RESCANS_NEW, RETRY_AFTER_MAX, SETTLE, SETTLE_MAX, TOKEN_LEFT_MS, WORKERS,
 };
 use crate::link::{Heard, Link};
 use crate::presence::{Open, Presence};
@@ -66,6 +66,8 @@ struct Daemon {
     /// What was read of files that grow, newest last.
     followed: Vec<(PathBuf, Scan)>,
     configured_at: Option<Instant>,
+    /// How often to look soon at all files, because of a folder that came to be.
+    new_folders: u8,
     /// The source is active.
     may_publish: bool,
     /// While the plane cannot be reached nothing is begun.
@@ -106,6 +108,7 @@ pub async fn run(paths: Paths) -> Result<()> {
         excluded: HashSet::new(),
         followed: Vec::new(),
         configured_at: None,
+        new_folders: 0,
         may_publish: false,
         offline_until: None,
         offline: Backoff::default(),
@@ -168,8 +171,12 @@ impl Daemon {
             }
             if Instant::now() >= rescan_at {
                 self.rescan();
+                self.new_folders = self.new_folders.saturating_sub(1);
                 let often = self.watcher.has_failed();
                 rescan_at = Instant::now() + if often { RESCAN_UNWATCHED } else { RESCAN };
+            }
+            if self.new_folders > 0 {
+                rescan_at = rescan_at.min(Instant::now() + RESCAN_NEW);
             }
         };
 
@@ -219,6 +226,7 @@ impl Daemon {
     /// watched.
     fn changed(&mut self, path: &Path) {
         if path.is_dir() {
+            self.new_folders = RESCANS_NEW;
             let root = self.roots.iter().find(|root| path.starts_with(&root.path)).cloned();
             for transcript in root.iter().flat_map(|root| discover::find(root, path)) {
                 self.look_at(&transcript.path);

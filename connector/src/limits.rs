@@ -52,6 +52,9 @@ pub const QUIET: Duration = Duration::from_secs(10);
 /// A file that is never quiet gets a new bundle all the same.
 pub const BUNDLE_AGE_MAX: Duration = Duration::from_secs(5 * 60);
 pub const RESCAN: Duration = Duration::from_secs(30);
+/// After a folder came to be: what was written into it before the system watched it is found so.
+pub const RESCAN_NEW: Duration = Duration::from_millis(500);
+pub const RESCANS_NEW: u8 = 3;
 /// Where the system cannot watch folders.
 pub const RESCAN_UNWATCHED: Duration = Duration::from_secs(1);
 pub const HEARTBEAT: Duration = Duration::from_secs(15);
