@@ -123,6 +123,11 @@ function explain({ url, state, file, say }) {
       curl('/sessions?q=redirect'),
       curl(`/sessions/${state.sessions[0].id}/messages?limit=5`),
       '',
+      'Publish the sessions of this machine (its agents\' folders are only read):',
+      '  cargo install --path connector --profile connector',
+      `  echo ${state.userToken} | teamplane login --server ${url}`,
+      '  teamplane enroll && teamplane run',
+      '',
       'Ctrl-C stops it; what is stored stays.',
     ].join('\n'),
   );

@@ -45,11 +45,19 @@ const stages = {
 
   build: () => build(),
 
+  // The connector is a crate of its own: nothing of it is compiled by the stages before.
+  async connector() {
+    const crate = ['-p', 'teamplane-connector', '--profile', 'connector', '--locked'];
+    await cargo('host', ['clippy', ...crate, '--all-targets', '--', '-D', 'warnings']);
+    await cargo('host', ['test', ...crate]);
+    await cargo('host', ['build', ...crate]);
+    await build();
+    await nodeTests('tests/connector');
+  },
+
   async workerd() {
     await build();
-    const files = readdirSync(inRoot('tests/workerd')).filter((name) => name.endsWith('.test.mjs'));
-    const paths = files.sort().map((name) => join('tests/workerd', name));
-    await run(process.execPath, ['--test', ...paths], { show: 'all' });
+    await nodeTests('tests/workerd');
   },
 
   // What `wrangler deploy` would upload; its warnings count as failures.
@@ -63,6 +71,11 @@ const stages = {
     if (/warning/i.test(output)) throw new Stop('wrangler deploy --dry-run warns: see above.');
   },
 };
+
+async function nodeTests(folder) {
+  const files = readdirSync(inRoot(folder)).filter((name) => name.endsWith('.test.mjs'));
+  await run(process.execPath, ['--test', ...files.sort().map((name) => join(folder, name))], { show: 'all' });
+}
 
 async function cargo(purpose, args, extraEnv) {
   const sysroot = (await setup())[purpose];

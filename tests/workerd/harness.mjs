@@ -43,13 +43,14 @@ const DEFAULT_BINDINGS = {
  * `counts: false` leaves out only the counters, so that nothing slows the core down.
  * `entry` is served instead of the build: one file with the same classes and hooks.
  * `evicts` lets objects be put to sleep after some ten seconds, as they are when deployed.
+ * `port` is one that was free before, for a server that comes back; any free one otherwise.
  * `log` is called with what the Worker prints, piece by piece; it is dropped otherwise.
  */
 export async function startPlane(options = {}) {
-  const { persistDir, plain = false, counts = true, evicts = false, entry, log } = options;
+  const { persistDir, plain = false, counts = true, evicts = false, entry, port = 0, log } = options;
   const bindings = { ...(counts ? {} : { TEST_COUNTS: '0' }), ...options.bindings };
   const storageDir = persistDir ?? mkdtempSync(join(tmpdir(), 'teamplane-test-'));
-  const plane = new Plane(miniflareOptions({ bindings, storageDir, plain, evicts, entry, log }));
+  const plane = new Plane(miniflareOptions({ bindings, storageDir, plain, evicts, entry, port, log }));
   await plane.start();
   plane.onStopped = () => {
     if (!persistDir) rmSync(storageDir, { recursive: true, force: true });
@@ -57,7 +58,7 @@ export async function startPlane(options = {}) {
   return plane;
 }
 
-function miniflareOptions({ bindings, storageDir, plain, evicts, entry, log }) {
+function miniflareOptions({ bindings, storageDir, plain, evicts, entry, port, log }) {
   const built = [
     { type: 'ESModule', path: join(buildDir, 'index.js') },
     { type: 'CompiledWasm', path: join(buildDir, 'index_bg.wasm') },
@@ -96,7 +97,7 @@ function miniflareOptions({ bindings, storageDir, plain, evicts, entry, log }) {
   };
   return {
     host: '127.0.0.1',
-    port: 0,
+    port,
     log: new Log(LogLevel.ERROR),
     workers: plain ? [plane] : [plane, driver],
     durableObjectsPersist: storageDir,
