@@ -2,7 +2,7 @@
 //! route, method, token, team, rate, media type, size; then the handler's fields, role,
 //! existence, precondition, state.
 pub use crate::answer::{Answer, Body, Chunks, Job, Reply};
-use crate::auth::{self, Token};
+use crate::auth::{self, Kind, Principal, Token};
 pub use crate::call::{Call, Config, Envelope, HEADERS, Request};
 use crate::domain::{
     attachments, capture_commit, capture_parts, captures, configuration, continuation_list,
@@ -19,6 +19,7 @@ use crate::limits::{
 };
 use crate::maintain;
 use crate::rate::RateLimiter;
+use crate::scopes::{CAPTURES_WRITE, EVENTS_READ, SESSIONS_READ};
 use crate::store::{Db, Tx};
 use percent_encoding::percent_decode_str;
 use std::cell::RefCell;
@@ -68,10 +69,35 @@ pub struct Route {
     tenths: i64,
     /// Whether it may make the store grow; refused when the store is nearly full.
     grows: bool,
+    /// Whether apps may call it: never, or with any one of these scopes; none is asked if empty.
+    pub apps: Option<&'static [&'static str]>,
+}
+
+impl Route {
+    /// Opens the route to apps that hold any one of `scopes`; to every app if there are none.
+    ///
+    /// The handler refuses the others where it is their turn. Should it forget to, [`answer`]
+    /// takes back what it did.
+    const fn apps(self, scopes: &'static [&'static str]) -> Route {
+        Route { apps: Some(scopes), ..self }
+    }
+
+    fn admits(&self, who: &Principal) -> Result<()> {
+        let holds = |scope: &&str| who.scopes.iter().any(|held| held == scope);
+        match self.apps {
+            _ if who.kind != Kind::App => Ok(()),
+            None => Err(Error::forbidden("no app may do this")),
+            Some(scopes) if scopes.is_empty() || scopes.iter().any(holds) => Ok(()),
+            Some(scopes) => {
+                Err(Error::forbidden(format!("this needs the scope {}", scopes.join(" or "))))
+            }
+        }
+    }
 }
 
 const fn route(method: &'static str, path: &'static str, payload: Payload, run: Run) -> Route {
-    Route { method, path, payload, run, query: false, tenths: RATE_TENTHS, grows: true }
+    let (tenths, query, grows, apps) = (RATE_TENTHS, false, true, None);
+    Route { method, path, payload, run, query, tenths, grows, apps }
 }
 const fn get(path: &'static str, run: Read) -> Route {
     Route { grows: false, ..route("GET", path, Payload::None, Run::Read(run)) }
@@ -138,34 +164,34 @@ const CHUNK: Payload = Payload::Bytes(CHUNK_BYTES_MAX as usize);
 
 #[rustfmt::skip] // A table reads best as one.
 pub const ROUTES: &[Route] = &[
-    get   ("",                                   teams::get),
+    get   ("",                                   teams::get).apps(&[]),
     patch ("",                                   teams::change),
     end   ("",                                   team_removal::delete),
-    get   ("/me",                                teams::me),
-    find  ("/members",                           members::list),
+    get   ("/me",                                teams::me).apps(&[]),
+    find  ("/members",                           members::list).apps(&[SESSIONS_READ]),
     create("/members",                           members::add),
     patch ("/members/{principal}",               members::change),
     delete("/members/{principal}",               members::remove),
-    find  ("/groups",                            groups::list),
+    find  ("/groups",                            groups::list).apps(&[SESSIONS_READ]),
     create("/groups",                            groups::create),
-    get   ("/groups/{group}",                    groups::get),
+    get   ("/groups/{group}",                    groups::get).apps(&[SESSIONS_READ]),
     patch ("/groups/{group}",                    groups::change),
     delete("/groups/{group}",                    groups::delete),
     set   ("/groups/{group}/members/{principal}",    Payload::None, groups::add_member),
     delete("/groups/{group}/members/{principal}",    groups::remove_member),
-    find  ("/credentials",                       credentials::list),
+    find  ("/credentials",                       credentials::list).apps(&[]),
     create("/credentials",                       credentials::create),
-    get   ("/credentials/{credential}",          credentials::get),
-    delete("/credentials/{credential}",          credentials::revoke),
+    get   ("/credentials/{credential}",          credentials::get).apps(&[]),
+    delete("/credentials/{credential}",          credentials::revoke).apps(&[]),
     find  ("/journal",                           journal::list),
-    find  ("/sources",                           sources::list),
-    create("/sources",                           sources::create),
-    get   ("/sources/{source}",                  sources::get),
+    find  ("/sources",                           sources::list).apps(&[SESSIONS_READ, CAPTURES_WRITE]),
+    create("/sources",                           sources::create).apps(&[CAPTURES_WRITE]),
+    get   ("/sources/{source}",                  sources::get).apps(&[SESSIONS_READ, CAPTURES_WRITE]),
     patch ("/sources/{source}",                  sources::change),
-    find  ("/machines",                          machines::list),
+    find  ("/machines",                          machines::list).apps(&[SESSIONS_READ]),
     create("/machines",                          machines::enroll),
-    find  ("/machines/events",                   presence_log::list),
-    get   ("/machines/{machine}",                machines::get),
+    find  ("/machines/events",                   presence_log::list).apps(&[SESSIONS_READ]),
+    get   ("/machines/{machine}",                machines::get).apps(&[SESSIONS_READ]),
     delete("/machines/{machine}",                machines::remove),
     beat  ("/machines/{machine}/heartbeat",      heartbeat::post),
     create("/machines/{machine}/token",          credentials::renew),
@@ -179,41 +205,41 @@ pub const ROUTES: &[Route] = &[
     delete("/machines/{machine}/rules/{rule}",   rules::delete),
     create("/machines/{machine}/operations",     operation_calls::ask_machine),
     post  ("/machines/{machine}/effects/{effect}",   effects::settle),
-    create("/captures",                          captures::begin),
-    get   ("/captures/{capture}",                captures::get),
-    delete("/captures/{capture}",                captures::abort),
-    put   ("/captures/{capture}/parts/{index}",  PART, capture_parts::put),
-    post  ("/captures/{capture}/commit",         capture_commit::commit),
-    find  ("/sessions",                          session_list::list),
-    get   ("/sessions/{session}",                sessions::get),
+    create("/captures",                          captures::begin).apps(&[CAPTURES_WRITE]),
+    get   ("/captures/{capture}",                captures::get).apps(&[CAPTURES_WRITE]),
+    delete("/captures/{capture}",                captures::abort).apps(&[CAPTURES_WRITE]),
+    put   ("/captures/{capture}/parts/{index}",  PART, capture_parts::put).apps(&[CAPTURES_WRITE]),
+    post  ("/captures/{capture}/commit",         capture_commit::commit).apps(&[CAPTURES_WRITE]),
+    find  ("/sessions",                          session_list::list).apps(&[SESSIONS_READ]),
+    get   ("/sessions/{session}",                sessions::get).apps(&[SESSIONS_READ]),
     patch ("/sessions/{session}",                sessions::change),
     delete("/sessions/{session}",                sessions::delete),
-    find  ("/sessions/{session}/messages",       message_pages::list),
-    find  ("/sessions/{session}/versions",       session_versions::list),
-    find  ("/sessions/{session}/artifacts",      session_versions::artifacts),
-    find  ("/sessions/{session}/grants",         grants::list),
-    get   ("/sessions/{session}/grants/{kind}/{subject}", grants::get),
+    find  ("/sessions/{session}/messages",       message_pages::list).apps(&[SESSIONS_READ]),
+    find  ("/sessions/{session}/versions",       session_versions::list).apps(&[SESSIONS_READ]),
+    find  ("/sessions/{session}/artifacts",      session_versions::artifacts).apps(&[SESSIONS_READ]),
+    find  ("/sessions/{session}/grants",         grants::list).apps(&[SESSIONS_READ]),
+    get   ("/sessions/{session}/grants/{kind}/{subject}", grants::get).apps(&[SESSIONS_READ]),
     set   ("/sessions/{session}/grants/{kind}/{subject}", GRANT, grants::put),
     delete("/sessions/{session}/grants/{kind}/{subject}", grants::remove),
-    get   ("/sessions/{session}/export",         session_export::get),
-    create("/sessions/{session}/continuations",  continuations::create),
+    get   ("/sessions/{session}/export",         session_export::get).apps(&[SESSIONS_READ]),
+    create("/sessions/{session}/continuations",  continuations::create).apps(&[CAPTURES_WRITE]),
     create("/sessions/{session}/attachments",    attachments::create),
     create("/sessions/{session}/operations",     operation_calls::ask_session),
-    create("/uploads",                           uploads::create),
-    get   ("/uploads/{upload}",                  uploads::get),
-    post  ("/uploads/{upload}/chunks",           upload_chunks::attach),
-    put   ("/uploads/{upload}/chunks/{index}",   CHUNK, upload_chunks::put),
-    long  ("POST", "/uploads/{upload}/commit",   upload_commit::commit),
-    get   ("/uploads/{upload}/content",          upload_content::get),
-    find  ("/continuations",                     continuation_list::list),
-    get   ("/continuations/{continuation}",      continuations::get),
+    create("/uploads",                           uploads::create).apps(&[CAPTURES_WRITE]),
+    get   ("/uploads/{upload}",                  uploads::get).apps(&[SESSIONS_READ, CAPTURES_WRITE]),
+    post  ("/uploads/{upload}/chunks",           upload_chunks::attach).apps(&[CAPTURES_WRITE]),
+    put   ("/uploads/{upload}/chunks/{index}",   CHUNK, upload_chunks::put).apps(&[CAPTURES_WRITE]),
+    long  ("POST", "/uploads/{upload}/commit",   upload_commit::commit).apps(&[CAPTURES_WRITE]),
+    get   ("/uploads/{upload}/content",          upload_content::get).apps(&[SESSIONS_READ, CAPTURES_WRITE]),
+    find  ("/continuations",                     continuation_list::list).apps(&[SESSIONS_READ]),
+    get   ("/continuations/{continuation}",      continuations::get).apps(&[SESSIONS_READ]),
     post  ("/continuations/{continuation}/accept",   continuations::accept),
     post  ("/continuations/{continuation}/complete", continuations::complete),
-    delete("/attachments/{attachment}",          attachments::close),
-    find  ("/operations",                        operation_calls::list),
-    get   ("/operations/{operation}",            operation_calls::get),
-    find  ("/events",                            event_log::list),
-    find  ("/events/current",                    event_log::current),
+    delete("/attachments/{attachment}",          attachments::close).apps(&[SESSIONS_READ]),
+    find  ("/operations",                        operation_calls::list).apps(&[SESSIONS_READ]),
+    get   ("/operations/{operation}",            operation_calls::get).apps(&[SESSIONS_READ]),
+    find  ("/events",                            event_log::list).apps(&[EVENTS_READ]),
+    find  ("/events/current",                    event_log::current).apps(&[EVENTS_READ]),
     empty ("/wipe",                              team_removal::wipe),
     get   ("/maintain",                          maintain::api::get),
     long_upkeep("POST", "/maintain",             maintain::api::run),
@@ -333,13 +359,20 @@ fn answer(plane: &Plane, request: &Request) -> Result<Reply> {
     if route.grows {
         room(db, plane.config)?;
     }
+    let admitted = |answer| route.admits(&call.who).map(|()| answer);
     match route.run {
-        Run::Read(run) => run(db, &call).map(Reply::Answer),
-        Run::Write(run) => db.transaction(|tx| run(tx, &call)).map(Reply::Answer),
-        Run::Create(run) => {
-            db.transaction(|tx| idempotency::once(tx, &call, run)).map(Reply::Answer)
+        Run::Read(run) => run(db, &call).and_then(admitted).map(Reply::Answer),
+        Run::Write(run) => {
+            db.transaction(|tx| run(tx, &call).and_then(admitted)).map(Reply::Answer)
         }
-        Run::Long(run) => run(db, &call).map(Reply::Job),
+        Run::Create(run) => {
+            let once = |tx: &Tx| idempotency::once(tx, &call, run).and_then(admitted);
+            db.transaction(once).map(Reply::Answer)
+        }
+        Run::Long(run) => {
+            let job = run(db, &call)?;
+            route.admits(&call.who).map(|()| Reply::Job(job))
+        }
     }
 }
 

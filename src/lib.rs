@@ -20,6 +20,7 @@ pub mod maintain;
 mod object;
 pub mod page;
 pub mod rate;
+pub mod scopes;
 pub mod shard;
 pub mod store;
 pub mod text;

@@ -11,11 +11,12 @@ use crate::ids::{Id, TeamId};
 use crate::limits::{ROWS_EXAMINED_MAX, ROWS_FILTERED_AT_ONCE};
 use crate::page::{self, Keyset, PageQuery};
 use crate::params;
+use crate::scopes;
 use crate::store::{Db, Row};
 use serde_json::value::RawValue;
 use std::collections::{BTreeSet, HashSet};
 
-pub const READ_SCOPE: &str = "events:read";
+pub const READ_SCOPE: &str = scopes::EVENTS_READ;
 
 #[derive(serde::Serialize)]
 pub struct Logged {

@@ -10,6 +10,7 @@ use crate::ids::{GroupId, Id, PrincipalId, TeamId};
 use crate::limits::{GROUPS_MAX, MEMBERS_MAX, NAME_CHARS_MAX, ROWS_EXAMINED_MAX};
 use crate::page::{Keyset, PageQuery};
 use crate::params;
+use crate::scopes;
 use crate::store::{Db, Row, Tx};
 use serde_json::json;
 
@@ -39,7 +40,7 @@ struct ChangeGroup {
 pub fn list(db: &Db, call: &Call) -> Result<Answer> {
     let query: PageQuery = call.query()?;
     let page = Keyset::new(call, "", &query)?;
-    guard::reads(&call.who, "sessions:read")?;
+    guard::reads(&call.who, scopes::SESSIONS_READ)?;
 
     let team_id = &call.who.team_id;
     let mut groups = db.query(
@@ -94,7 +95,7 @@ pub fn create(tx: &Tx, call: &Call) -> Result<Answer> {
 
 /// `GET /groups/{group}` is a group with its members.
 pub fn get(db: &Db, call: &Call) -> Result<Answer> {
-    guard::reads(&call.who, "sessions:read")?;
+    guard::reads(&call.who, scopes::SESSIONS_READ)?;
 
     let group = load(db, &call.who.team_id, &call.id(0)?)?;
 

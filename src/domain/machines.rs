@@ -14,6 +14,7 @@ use crate::limits::{
 };
 use crate::page::{Keyset, PageQuery};
 use crate::params;
+use crate::scopes;
 use crate::store::{Db, Row, Tx};
 use crate::text;
 
@@ -61,7 +62,7 @@ struct Enrolled {
 pub fn list(db: &Db, call: &Call) -> Result<Answer> {
     let query: PageQuery = call.query()?;
     let page = Keyset::new(call, "", &query)?;
-    guard::reads(&call.who, "sessions:read")?;
+    guard::reads(&call.who, scopes::SESSIONS_READ)?;
 
     let (team_id, own) = (&call.who.team_id, &call.who.principal_id);
     let machines = db.query(
@@ -134,7 +135,7 @@ pub fn enroll(tx: &Tx, call: &Call) -> Result<Answer> {
 
 /// `GET /machines/{machine}` is a machine; a revoked one only to its custodian and admins.
 pub fn get(db: &Db, call: &Call) -> Result<Answer> {
-    guard::reads(&call.who, "sessions:read")?;
+    guard::reads(&call.who, scopes::SESSIONS_READ)?;
 
     let machine = load_seen(db, call)?;
 
@@ -282,7 +283,7 @@ pub fn must_be_active(db: &Db, team_id: &TeamId, machine_id: &MachineId) -> Resu
 
 /// The machine that the path begins with, for its custodian and for admins.
 pub fn load_governed(db: &Db, call: &Call) -> Result<Machine> {
-    guard::reads(&call.who, "sessions:read")?;
+    guard::reads(&call.who, scopes::SESSIONS_READ)?;
     let machine = load_seen(db, call)?;
     if machine.custodian_id == call.who.principal_id || call.who.role >= Some(Role::Admin) {
         return Ok(machine);

@@ -12,6 +12,7 @@ use crate::json;
 use crate::limits::{EMAIL_CHARS_MAX, MEMBERS_MAX, NAME_CHARS_MAX};
 use crate::page::{Keyset, PageQuery};
 use crate::params;
+use crate::scopes;
 use crate::store::{Db, Row, Tx};
 
 #[derive(Debug, serde::Serialize)]
@@ -55,7 +56,7 @@ struct Added {
 pub fn list(db: &Db, call: &Call) -> Result<Answer> {
     let query: PageQuery = call.query()?;
     let page = Keyset::new(call, "", &query)?;
-    guard::reads(&call.who, "sessions:read")?;
+    guard::reads(&call.who, scopes::SESSIONS_READ)?;
 
     let members = db.query(
         "SELECT m.principal_id, p.name, p.email, m.role, m.active, m.revision, m.created_at

@@ -4,6 +4,7 @@ use crate::domain::sources;
 use crate::error::{Error, Result};
 use crate::guard;
 use crate::ids::SourceId;
+use crate::scopes;
 use crate::store::Db;
 
 /// The source that the caller publishes to: the one it names, or a machine's own.
@@ -43,6 +44,6 @@ pub fn role(who: &Principal) -> Result<()> {
         Kind::User => guard::role(who, Role::Member),
         Kind::Machine if who.role >= Some(Role::Member) => Ok(()),
         Kind::Machine => Err(Error::forbidden("this machine's custodian may no longer publish")),
-        Kind::App => guard::app_scope(who, "captures:write"),
+        Kind::App => guard::app_scope(who, scopes::CAPTURES_WRITE),
     }
 }

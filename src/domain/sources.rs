@@ -11,6 +11,7 @@ use crate::json;
 use crate::limits::{NAME_CHARS_MAX, ROWS_EXAMINED_MAX, SOURCES_MAX};
 use crate::page::{Keyset, PageQuery};
 use crate::params;
+use crate::scopes;
 use crate::store::{Db, Row, Tx};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
@@ -127,7 +128,7 @@ pub fn create(tx: &Tx, call: &Call) -> Result<Answer> {
     let body: CreateSource = call.json()?;
     guard::name("name", &body.name, NAME_CHARS_MAX)?;
     match call.who.kind {
-        Kind::App => guard::app_scope(&call.who, "captures:write")?,
+        Kind::App => guard::app_scope(&call.who, scopes::CAPTURES_WRITE)?,
         Kind::User | Kind::Machine => guard::role(&call.who, Role::Member)?,
     }
 
@@ -319,7 +320,8 @@ fn read(row: &mut Row) -> Result<Source> {
 
 /// Whoever reads sessions may list their sources, and an app those that it publishes to.
 fn reads(who: &Principal) -> Result<()> {
-    guard::app_scope(who, "captures:write").or_else(|_| guard::reads(who, "sessions:read"))
+    guard::app_scope(who, scopes::CAPTURES_WRITE)
+        .or_else(|_| guard::reads(who, scopes::SESSIONS_READ))
 }
 
 /// Admins see every source, because they may change it; its sessions stay hidden from them.

@@ -16,6 +16,7 @@ use crate::limits::{
     SAFE_INTEGER_MAX, UPLOAD_AGE_MS, UPLOAD_SESSIONS_ASKED_MAX,
 };
 use crate::params;
+use crate::scopes;
 use crate::store::{Cell, Db, FromCell, Tx};
 
 #[derive(Debug, serde::Deserialize)]
@@ -190,7 +191,7 @@ pub fn get(db: &Db, call: &Call) -> Result<Answer> {
 /// The caller may read uploads at all.
 pub fn reads(who: &Principal) -> Result<()> {
     guard::reads(who, READ_SCOPE).or_else(|error| match who.kind {
-        Kind::App => guard::app_scope(who, "captures:write"),
+        Kind::App => guard::app_scope(who, scopes::CAPTURES_WRITE),
         Kind::User | Kind::Machine => Err(error),
     })
 }

@@ -8,10 +8,11 @@ use crate::error::{Error, Result};
 use crate::guard;
 use crate::ids::SessionId;
 use crate::params;
+use crate::scopes;
 use crate::store::{Db, FromCell};
 use std::collections::{BTreeSet, HashSet};
 
-pub const READ_SCOPE: &str = "sessions:read";
+pub const READ_SCOPE: &str = scopes::SESSIONS_READ;
 
 /// How far the caller may go with a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,6 +6,7 @@ use serde_json::json;
 use teamplane::api::ROUTES;
 use teamplane::auth::Role;
 use teamplane::limits::MACHINE_TOKEN_AGE_MS;
+use teamplane::scopes;
 
 /// What the route answers to owner, admin, member, viewer, a machine and an app without scopes, of
 /// whom none is the custodian of anything that a path names. All see the session by its source.
@@ -239,4 +240,31 @@ fn no_route_answers_a_token_that_is_missing_foreign_revoked_or_expired() {
             assert_eq!(w.call(token, row, w.team.id_text()).status, 401, "{}", row.path);
         }
     }
+}
+
+/// The column of the route table says it, and the handlers do it.
+#[test]
+fn an_app_gets_through_where_the_route_names_a_scope_of_its_own_and_nowhere_else() {
+    let mut wrong = Vec::new();
+    let shared = world();
+    let apps: Vec<_> =
+        scopes::ALL.iter().map(|scope| (*scope, shared.team.app(scope, &[scope]).token)).collect();
+    for row in ROWS {
+        let route = ROUTES.iter().find(|r| (r.method, r.path) == (row.method, row.path)).unwrap();
+        for (scope, token) in &apps {
+            let asked = route.apps.unwrap_or(&["never"]);
+            let admitted = asked.is_empty() || asked.contains(scope);
+            let answer = shared.call(token, row, shared.team.id_text());
+            let fits = match admitted {
+                true => answer.status != 403,
+                false => answer.status == row.expected[5],
+            };
+            if !fits {
+                wrong.push(format!("{} {} with {scope}: {}", row.method, row.path, answer.json));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let named = ROUTES.iter().flat_map(|route| route.apps.unwrap_or_default());
+    assert!(named.into_iter().all(|scope| scopes::ALL.contains(scope)));
 }
