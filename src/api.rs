@@ -5,11 +5,11 @@ pub use crate::answer::{Answer, Body, Chunks, Job, Reply};
 use crate::auth::{self, Kind, Principal, Token};
 pub use crate::call::{Call, Config, Envelope, HEADERS, Request};
 use crate::domain::{
-    attachments, capture_commit, capture_parts, captures, configuration, continuation_list,
+    attachments, capture_commit, capture_parts, captures, claims, configuration, continuation_list,
     continuations, credentials, effects, event_log, grants, groups, heartbeat, idempotency,
     journal, links, machines, members, message_pages, operation_calls, presence_log, roots, rules,
-    session_export, session_list, session_versions, sessions, sources, team_removal, teams,
-    upload_chunks, upload_commit, upload_content, uploads,
+    run_append, run_removal, runs, session_export, session_list, session_versions, sessions,
+    sources, team_removal, teams, upload_chunks, upload_commit, upload_content, uploads,
 };
 use crate::error::{Code, Error, Result};
 use crate::ids::{Id, ServerId, TeamId};
@@ -19,7 +19,7 @@ use crate::limits::{
 };
 use crate::maintain;
 use crate::rate::RateLimiter;
-use crate::scopes::{CAPTURES_WRITE, EVENTS_READ, SESSIONS_READ};
+use crate::scopes::{CAPTURES_WRITE, EVENTS_READ, RUNS_READ, RUNS_WRITE, SESSIONS_READ};
 use crate::store::{Db, Tx};
 use percent_encoding::percent_decode_str;
 use std::cell::RefCell;
@@ -157,6 +157,11 @@ const fn link(path: &'static str, run: Write) -> Route {
     Route { grows: false, ..route("GET", path, Payload::None, Run::Write(run)) }
 }
 
+/// A DELETE with query parameters.
+const fn discard(path: &'static str, run: Write) -> Route {
+    Route { query: true, ..delete(path, run) }
+}
+
 const GRANT: Payload = Payload::Json(JSON_BYTES_MAX);
 const PART: Payload = Payload::Json(PART_BYTES_MAX);
 #[allow(clippy::cast_possible_truncation)] // A small constant.
@@ -240,6 +245,19 @@ pub const ROUTES: &[Route] = &[
     get   ("/operations/{operation}",            operation_calls::get).apps(&[SESSIONS_READ]),
     find  ("/events",                            event_log::list).apps(&[EVENTS_READ]),
     find  ("/events/current",                    event_log::current).apps(&[EVENTS_READ]),
+    find  ("/runs",                              runs::list).apps(&[RUNS_READ]),
+    create("/runs",                              run_append::open).apps(&[RUNS_WRITE]),
+    discard("/runs/{run}",                       run_removal::remove_all),
+    find  ("/runs/{run}/events",                 runs::events).apps(&[RUNS_READ]),
+    post  ("/runs/{run}/events",                 run_append::append).apps(&[RUNS_WRITE]),
+    post  ("/run-events",                        run_append::append_mixed).apps(&[RUNS_WRITE]),
+    find  ("/run-changes",                       runs::changes).apps(&[RUNS_READ]),
+    empty ("/runs/{run}/delete",                 run_removal::delete).apps(&[RUNS_WRITE]),
+    get   ("/runs/{run}/claim",                  claims::get).apps(&[RUNS_READ]),
+    post  ("/runs/{run}/claim",                  claims::claim).apps(&[RUNS_WRITE]),
+    discard("/runs/{run}/claim",                 claims::release).apps(&[RUNS_WRITE]),
+    empty ("/runs/{run}/claim/refresh",          claims::refresh).apps(&[RUNS_WRITE]),
+    get   ("/runs/{run}/fenced/{holder}",        claims::fenced).apps(&[RUNS_READ]),
     empty ("/wipe",                              team_removal::wipe),
     get   ("/maintain",                          maintain::api::get),
     long_upkeep("POST", "/maintain",             maintain::api::run),

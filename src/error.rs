@@ -5,10 +5,10 @@ use serde_json::{Map, Value as Json};
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 macro_rules! codes {
-    ($($name:ident $status:literal $text:literal,)*) => {
+    ($($(#[$doc:meta])* $name:ident $status:literal $text:literal,)*) => {
         /// A stable, machine-readable reason for a refusal.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum Code { $($name),* }
+        pub enum Code { $($(#[$doc])* $name),* }
 
         impl Code {
             pub fn status(self) -> u16 {
@@ -28,6 +28,8 @@ codes! {
     Unauthenticated 401 "unauthenticated",
     Forbidden 403 "forbidden",
     NotFound 404 "not_found",
+    /// A claim that somebody asks for, and nobody holds.
+    NoClaim 404 "claim_not_held",
     MethodNotAllowed 405 "method_not_allowed",
     NotAcceptable 406 "not_acceptable",
     Conflict 409 "conflict",
@@ -36,6 +38,10 @@ codes! {
     CaptureIncomplete 409 "capture_incomplete",
     UploadIncomplete 409 "upload_incomplete",
     DigestMismatch 409 "digest_mismatch",
+    ClaimHeld 409 "claim_held",
+    ClaimNotHeld 409 "claim_not_held",
+    DuplicateEvent 409 "duplicate_event",
+    SequenceConflict 409 "sequence_conflict",
     Expired 410 "expired",
     EventsPruned 410 "events_pruned",
     SessionDeleted 410 "session_deleted",

@@ -180,6 +180,21 @@ pub const EPOCH_DIGITS: usize = 8;
 /// Rows of a log or list that are looked at together for those the caller may see.
 pub const ROWS_FILTERED_AT_ONCE: usize = 200;
 
+// The run ledger.
+/// Ids of runs, events and holders, and kinds.
+pub const RUN_NAME_BYTES_MAX: usize = 128;
+pub const SEQUENCE_MAX: i64 = SAFE_INTEGER_MAX;
+pub const APPENDED_EVENTS_MAX: usize = 500;
+pub const PAYLOAD_BYTES_MAX: usize = 256 << 10;
+/// Fenced holders and fences of runs that have neither events nor a claim.
+pub const CLAIM_HISTORY_AGE_MS: i64 = 30 * DAY_MS;
+
+const _: () = assert!(PAYLOAD_BYTES_MAX <= PAGE_BYTES_MAX);
+// Escaping at most doubles a payload that is JSON already; ids come as hex digits.
+const _: () =
+    assert!(BATCH_BYTES_MAX + 2 * PAYLOAD_BYTES_MAX + 8 * RUN_NAME_BYTES_MAX < VALUE_BYTES_MAX);
+const _: () = assert!(PAYLOAD_BYTES_MAX + 8 * RUN_NAME_BYTES_MAX < JSON_BYTES_MAX);
+
 // Retention.
 /// Every upload's id that a request names in its texts; each is a reference that a trigger keeps.
 pub const NAMED_UPLOADS_MAX: usize = 50;

@@ -14,6 +14,7 @@ pub const MIGRATIONS: &[(&str, &str)] = &[
     ("0006_events", include_str!("../../migrations/0006_events.sql")),
     ("0007_apps", include_str!("../../migrations/0007_apps.sql")),
     ("0008_retention", include_str!("../../migrations/0008_retention.sql")),
+    ("0009_ledger", include_str!("../../migrations/0009_ledger.sql")),
 ];
 
 #[allow(clippy::cast_possible_wrap)] // A small constant.

@@ -20,6 +20,7 @@ const LANDED: &[(&str, &str)] = &[
     ("0006_events", "3b3dab7769471da5440750f79584c8056d58bc8b186ff65adb82dd34df2eb7f4"),
     ("0007_apps", "4388a3eb4365eca6ea47298799c80dc913fb2e261759cc9574d2799f017bb438"),
     ("0008_retention", "1c3b85ed41d049ae9e207ee0e5cf171f9f064f21c7af8ebe6973a840318d6159"),
+    ("0009_ledger", "3d138454f82cc9630e208f8dd39fe23f83b8d9570d61deca9f37e4a953a849e1"),
 ];
 
 #[test]

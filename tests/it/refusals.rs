@@ -29,6 +29,9 @@ const fn row(
 /// Every member, and a member's machine, reads; an app needs a scope.
 const READS: [u16; 6] = [200, 200, 200, 200, 200, 403];
 const ALL: [u16; 6] = [200; 6];
+/// Machines know nothing of runs.
+const LEDGER: [u16; 6] = [200, 200, 200, 200, 403, 403];
+const LEDGER_WRITES: [u16; 6] = [200, 200, 200, 403, 403, 403];
 
 #[rustfmt::skip] // A table reads best as one.
 const ROWS: &[Row] = &[
@@ -109,6 +112,19 @@ const ROWS: &[Row] = &[
     row("GET",    "/operations/{operation}", "",                [404, 404, 404, 404, 404, 403]),
     row("GET",    "/events", "", READS),
     row("GET",    "/events/current", "", READS),
+    row("GET",    "/runs", "", LEDGER),
+    row("POST",   "/runs", r#"{"run_id":"r","events":[{"id":"e","sequence":1,"kind":"k","payload":1}]}"#, [201, 201, 201, 403, 403, 403]),
+    row("DELETE", "/runs/{run}", "",                            [204, 204, 403, 403, 403, 403]),
+    row("GET",    "/runs/{run}/events", "", LEDGER),
+    row("POST",   "/runs/{run}/events", r#"{"events":[]}"#, LEDGER_WRITES),
+    row("POST",   "/run-events", r#"{"events":[]}"#, LEDGER_WRITES),
+    row("GET",    "/run-changes", "", LEDGER),
+    row("POST",   "/runs/{run}/delete", r#"{"tombstone":{"id":"e","sequence":1,"payload":1}}"#, LEDGER_WRITES),
+    row("GET",    "/runs/{run}/claim", "",                      [404, 404, 404, 404, 403, 403]),
+    row("POST",   "/runs/{run}/claim", r#"{"holder":"h"}"#, LEDGER_WRITES),
+    row("DELETE", "/runs/{run}/claim", "",                      [400; 6]),
+    row("POST",   "/runs/{run}/claim/refresh", r#"{"holder":"h"}"#, [409, 409, 409, 403, 403, 403]),
+    row("GET",    "/runs/{run}/fenced/{holder}", "", LEDGER),
     row("GET",    "/maintain", "",                              [200, 200, 403, 403, 403, 403]),
     row("POST",   "/maintain", "",                              [200, 200, 403, 403, 403, 403]),
     row("GET",    "/metrics", "",                               [200, 200, 403, 403, 403, 403]),
@@ -154,6 +170,8 @@ fn world() -> World {
         ("{upload}", none("upload")),
         ("{attachment}", none("attachment")),
         ("{operation}", none("operation")),
+        ("{run}", "r".into()),
+        ("{holder}", "h".into()),
         ("{0}", "0".repeat(32)),
         ("{64}", "0".repeat(64)),
     ];
