@@ -186,6 +186,10 @@ pub const RUN_NAME_BYTES_MAX: usize = 128;
 pub const SEQUENCE_MAX: i64 = SAFE_INTEGER_MAX;
 pub const APPENDED_EVENTS_MAX: usize = 500;
 pub const PAYLOAD_BYTES_MAX: usize = 256 << 10;
+/// Appends that wait in an object at a time, and for one run; and when to try again.
+pub const APPENDS_WAITING_MAX: usize = 256;
+pub const APPENDS_PER_RUN_MAX: usize = 16;
+pub const APPENDS_RETRY_S: i64 = 1;
 /// Fenced holders and fences of runs that have neither events nor a claim.
 pub const CLAIM_HISTORY_AGE_MS: i64 = 30 * DAY_MS;
 

@@ -16,6 +16,7 @@ mod deliveries;
 mod events;
 mod expiries;
 pub mod health;
+mod history;
 mod in_flight;
 mod messages;
 mod old_sessions;
@@ -78,6 +79,7 @@ pub const STEPS: &[Step] = &[
     step("deliveries", deliveries::batch, deliveries::due),
     step("settled",    settled::batch,    settled::due),
     Step { prompt: true, ..step("overdue", overdue::batch, overdue::due) },
+    step("history",    history::batch,    history::due),
     step("teams",      teams::batch,      teams::due),
     step("backfill",   backfill::batch,   backfill::due),
 ];

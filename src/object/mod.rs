@@ -6,6 +6,7 @@ pub mod config;
 mod directory;
 mod host;
 pub mod http;
+mod intake;
 mod sockets;
 
 use crate::api::{self, Answer, Body, Chunks, Config, Job, Plane, Reply};
@@ -18,6 +19,7 @@ use crate::store::migrate;
 use futures_util::stream;
 use host::Host;
 use http::Head;
+use intake::Append;
 use sockets::{BROKEN, Sockets};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -147,10 +149,14 @@ impl Object {
                 Ok(Answer { status: 202, ..Answer::default() })
             });
         }
+        let append = Append::enter(&self.host, head)?;
         let body = http::body(request).await?;
         let reply = self.run(|plane| Ok(api::handle(plane, &head.with_body(body.as_deref()))))?;
         match reply {
-            Reply::Answer(answer) => Ok(answer),
+            Reply::Answer(answer) => {
+                append.map(|append| append.answered(&answer));
+                Ok(answer)
+            }
             Reply::Job(job) => self.work(job).await,
         }
     }

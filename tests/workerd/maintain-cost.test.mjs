@@ -72,6 +72,18 @@ const KINDS = [
     live: { expires: FAR_MS },
   },
   {
+    name: 'claim history (3 displaced holders each)',
+    rows: (tag, count, { settled }) => [
+      `INSERT INTO run_fences (team_id, run_id, fence, settled_at)
+       SELECT :team, '${tag}' || i, 4, ${settled} FROM ${numbers(count / 4)}`,
+      `INSERT INTO fenced_holders (team_id, run_id, holder, fenced_at)
+       SELECT :team, '${tag}' || (1 + (i - 1) / 3), 'holder' || i, 0
+         FROM ${numbers((count / 4) * 3)}`,
+    ],
+    due: (at) => ({ settled: at - 30 * DAY_MS }),
+    live: { settled: 'NULL' },
+  },
+  {
     name: 'journal',
     rows: (tag, count, { created }) => [
       `INSERT INTO journal (team_id, principal_id, action, target_id, request_id, created_at)
