@@ -373,8 +373,8 @@ pub fn store(
     raise(tx, team_id, &added)?;
     name_content(tx, team_id, &refs)?;
     for standing in standings.iter().filter(|standing| !standing.is_live) {
-        let begins = |run: &&Added| run.events > run.tombstones;
-        if added.get(standing.run_id.as_str()).filter(begins).is_some() {
+        let run = added.get(standing.run_id.as_str());
+        if run.is_some_and(|run| run.events > run.tombstones) {
             let data = json!({});
             claims::record(tx, call, "run.created", &standing.run_id, data, Stage::Current)?;
         }

@@ -199,7 +199,9 @@ impl World {
             }
         } else {
             // An event that was taken from another run becomes one of this run.
-            events.iter_mut().for_each(|event| event.run = run);
+            for event in &mut events {
+                event.run = run;
+            }
         }
         let believed = self.runs.entry(run).or_default().believed.get(holder).copied();
         let (claim, fence) = match self.random.below(4) {
@@ -250,7 +252,9 @@ impl World {
 
     fn open(&mut self, run: &'static str) {
         let mut events = self.events(run, "created");
-        events.iter_mut().for_each(|event| event.run = run);
+        for event in &mut events {
+            event.run = run;
+        }
         let body = json!({ "run_id": run, "events": World::sent(&events, false) });
         let (status, code, data) = self.post("/runs", &body);
         let is_live = self.of_run(run).iter().any(|event| event.kind != TOMBSTONE);
@@ -350,10 +354,10 @@ impl World {
     fn delete(&mut self, run: &'static str, holder: &'static str) {
         let mut events = self.events(run, TOMBSTONE);
         events.truncate(1);
-        events.iter_mut().for_each(|event| {
+        for event in &mut events {
             event.run = run;
             event.kind = TOMBSTONE.into();
-        });
+        }
         let event = events[0].clone();
         let tombstone =
             json!({ "id": event.id, "sequence": event.sequence, "payload": event.payload });

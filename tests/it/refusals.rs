@@ -273,11 +273,8 @@ fn an_app_gets_through_where_the_route_names_a_scope_of_its_own_and_nowhere_else
             let asked = route.apps.unwrap_or(&["never"]);
             let admitted = asked.is_empty() || asked.contains(scope);
             let answer = shared.call(token, row, shared.team.id_text());
-            let fits = match admitted {
-                true => answer.status != 403,
-                false => answer.status == row.expected[5],
-            };
-            if !fits {
+            let closed = if admitted { 403 } else { row.expected[5] };
+            if (answer.status == closed) == admitted {
                 wrong.push(format!("{} {} with {scope}: {}", row.method, row.path, answer.json));
             }
         }

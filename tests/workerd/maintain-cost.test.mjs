@@ -77,7 +77,7 @@ const KINDS = [
       `INSERT INTO run_fences (team_id, run_id, fence, settled_at)
        SELECT :team, '${tag}' || i, 4, ${settled} FROM ${numbers(count / 4)}`,
       `INSERT INTO fenced_holders (team_id, run_id, holder, fenced_at)
-       SELECT :team, '${tag}' || (1 + (i - 1) / 3), 'holder' || i, 0
+       SELECT :team, '${tag}' || (i / 3), 'holder' || i, 0
          FROM ${numbers((count / 4) * 3)}`,
     ],
     due: (at) => ({ settled: at - 30 * DAY_MS }),
