@@ -154,7 +154,9 @@ impl Object {
         let reply = self.run(|plane| Ok(api::handle(plane, &head.with_body(body.as_deref()))))?;
         match reply {
             Reply::Answer(answer) => {
-                append.map(|append| append.answered(&answer));
+                if let Some(append) = append {
+                    append.answered(&answer);
+                }
                 Ok(answer)
             }
             Reply::Job(job) => self.work(job).await,
