@@ -35,6 +35,13 @@ pub struct Matched {
     segments: Vec<String>,
 }
 
+impl Matched {
+    /// The `index`th parameter, decoded.
+    pub fn segment(&self, index: usize) -> &str {
+        self.segments.get(index).map_or("", String::as_str)
+    }
+}
+
 /// Finds a team route. The team's id may be malformed: that is refused after the token.
 pub fn find_route(method: &str, path: &str) -> Result<Matched> {
     if path.len() > URL_BYTES_MAX {

@@ -5,10 +5,10 @@ use serde_json::{Map, Value as Json};
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 macro_rules! codes {
-    ($($name:ident $status:literal $text:literal,)*) => {
+    ($($(#[$doc:meta])* $name:ident $status:literal $text:literal,)*) => {
         /// A stable, machine-readable reason for a refusal.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum Code { $($name),* }
+        pub enum Code { $($(#[$doc])* $name),* }
 
         impl Code {
             pub fn status(self) -> u16 {
@@ -30,6 +30,8 @@ codes! {
     PrincipalMismatch 403 "principal_mismatch",
     NotFound 404 "not_found",
     PayloadNotFound 404 "payload_not_found",
+    /// A claim that somebody asks for, and nobody holds.
+    NoClaim 404 "claim_not_held",
     MethodNotAllowed 405 "method_not_allowed",
     NotAcceptable 406 "not_acceptable",
     Conflict 409 "conflict",
@@ -44,6 +46,10 @@ codes! {
     Tombstoned 409 "tombstoned",
     LiveElsewhere 409 "live_elsewhere",
     WorktreeState 409 "worktree_state",
+    ClaimHeld 409 "claim_held",
+    ClaimNotHeld 409 "claim_not_held",
+    DuplicateEvent 409 "duplicate_event",
+    SequenceConflict 409 "sequence_conflict",
     Expired 410 "expired",
     EventsPruned 410 "events_pruned",
     SessionDeleted 410 "session_deleted",

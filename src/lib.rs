@@ -5,6 +5,7 @@
 //! `store/durable.rs` know workerd.
 pub mod answer;
 pub mod api;
+pub mod appends;
 pub mod auth;
 pub mod call;
 pub mod domain;

@@ -183,8 +183,6 @@ pub const UPLOAD_AGE_MS: i64 = DAY_MS;
 pub const BODY_CHUNK_BYTES: i64 = 256 << 10;
 pub const CONTENT_BYTES_MAX: usize = 32 << 20;
 pub const CONTENT_GRANTS_MAX: i64 = 1_000;
-/// Ids of runs, their events and holders, and of agents' sessions.
-pub const RUN_ID_BYTES_MAX: usize = 128;
 /// How long one may take to come in.
 pub const STAGED_BODY_AGE_MS: i64 = HOUR_MS;
 /// Sessions with the upload as their artifact that are looked at for one its reader sees.
@@ -325,6 +323,25 @@ pub const USAGE_AGE_MS: i64 = 400 * DAY_MS;
 
 // A statement's rows, each of a few labels, escaped.
 const _: () = assert!(COMMIT_ROWS_AT_ONCE * 7 * LABEL_BYTES_MAX * 2 < VALUE_BYTES_MAX);
+
+// The run ledger.
+/// Ids of runs, events and holders, and kinds.
+pub const RUN_NAME_BYTES_MAX: usize = 128;
+pub const SEQUENCE_MAX: i64 = SAFE_INTEGER_MAX;
+pub const APPENDED_EVENTS_MAX: usize = 500;
+pub const RUN_PAYLOAD_BYTES_MAX: usize = 256 << 10;
+/// Appends that wait in an object at a time, and for one run; and when to try again.
+pub const APPENDS_WAITING_MAX: usize = 256;
+pub const APPENDS_PER_RUN_MAX: usize = 16;
+pub const APPENDS_RETRY_S: i64 = 1;
+/// Fenced holders and fences of runs that have neither events nor a claim.
+pub const CLAIM_HISTORY_AGE_MS: i64 = 30 * DAY_MS;
+
+const _: () = assert!(RUN_PAYLOAD_BYTES_MAX <= PAGE_BYTES_MAX);
+// Escaping at most doubles a payload that is JSON already; ids come as hex digits.
+const _: () =
+    assert!(BATCH_BYTES_MAX + 2 * RUN_PAYLOAD_BYTES_MAX + 8 * RUN_NAME_BYTES_MAX < VALUE_BYTES_MAX);
+const _: () = assert!(RUN_PAYLOAD_BYTES_MAX + 8 * RUN_NAME_BYTES_MAX < JSON_BYTES_MAX);
 
 // Retention.
 /// Every upload's id that a request names in its texts; each is a reference that a trigger keeps.

@@ -4,14 +4,15 @@ use crate::auth::{Kind, Principal};
 use crate::call::Call;
 use crate::domain::streams::Offer;
 use crate::domain::{
-    app_installs, apps, attachments, capture_commit, capture_parts, captures, configuration,
-    content, context_advance, context_commit, context_export, context_import, context_list,
-    context_owner, context_payloads, context_source, contexts, continuation_list, continuations,
-    credentials, deliveries, effects, event_log, follow, grants, groups, heartbeat, journal, links,
-    machines, members, message_pages, operation_calls, presence_log, roots, rules, session_export,
-    session_list, session_versions, sessions, snapshot_admissions, snapshots, sources, team_export,
-    team_import, team_removal, teams, upload_chunks, upload_commit, upload_content, uploads, usage,
-    worktree_deletion, worktree_routes, worktrees,
+    app_installs, apps, attachments, capture_commit, capture_parts, captures, claims,
+    configuration, content, context_advance, context_commit, context_export, context_import,
+    context_list, context_owner, context_payloads, context_source, contexts, continuation_list,
+    continuations, credentials, deliveries, effects, event_log, follow, grants, groups, heartbeat,
+    journal, links, machines, members, message_pages, operation_calls, presence_log, roots, rules,
+    run_append, run_removal, runs, session_export, session_list, session_versions, sessions,
+    snapshot_admissions, snapshots, sources, team_export, team_import, team_removal, teams,
+    upload_chunks, upload_commit, upload_content, uploads, usage, worktree_deletion,
+    worktree_routes, worktrees,
 };
 use crate::error::{Error, Result};
 use crate::limits::{
@@ -144,6 +145,10 @@ const fn patch(path: &'static str, run: Write) -> Route {
 }
 const fn delete(path: &'static str, run: Write) -> Route {
     Route { grows: false, ..route("DELETE", path, Payload::None, Run::Write(run)) }
+}
+/// A DELETE with query parameters.
+const fn discard(path: &'static str, run: Write) -> Route {
+    Route { query: true, ..delete(path, run) }
 }
 /// Changes that make the store smaller, with a body that confirms them.
 const fn end(path: &'static str, run: Write) -> Route {
@@ -334,6 +339,19 @@ pub const ROUTES: &[Route] = &[
     find  ("/usage",                             usage::sums).apps(&[CONTEXTS]),
     find  ("/usage/calibration",                 usage::calibration).apps(&[CONTEXTS]),
     empty ("/wipe",                              team_removal::wipe),
+    find  ("/runs",                              runs::list).apps(&[RUNS_READ]),
+    create("/runs",                              run_append::open).apps(&[RUNS_WRITE]),
+    discard("/runs/{run}",                       run_removal::remove_all),
+    find  ("/runs/{run}/events",                 runs::events).apps(&[RUNS_READ]),
+    post  ("/runs/{run}/events",                 run_append::append).apps(&[RUNS_WRITE]),
+    post  ("/run-events",                        run_append::append_mixed).apps(&[RUNS_WRITE]),
+    log   ("/run-changes",                       runs::changes).apps(&[RUNS_READ]),
+    empty ("/runs/{run}/delete",                 run_removal::delete).apps(&[RUNS_WRITE]),
+    get   ("/runs/{run}/claim",                  claims::get).apps(&[RUNS_READ]),
+    post  ("/runs/{run}/claim",                  claims::claim).apps(&[RUNS_WRITE]),
+    discard("/runs/{run}/claim",                 claims::release).apps(&[RUNS_WRITE]),
+    empty ("/runs/{run}/claim/refresh",          claims::refresh).apps(&[RUNS_WRITE]),
+    get   ("/runs/{run}/fenced/{holder}",        claims::fenced).apps(&[RUNS_READ]),
     take  ("/content/{ref}", CONTENT_BYTES_MAX,  content::put).apps(&[RUNS_WRITE]),
     get   ("/content/{ref}",                     content::get).apps(&[RUNS_READ, RUNS_WRITE]),
     head  ("/content/{ref}",                     content::head).apps(&[RUNS_READ, RUNS_WRITE]),

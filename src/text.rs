@@ -1,6 +1,6 @@
 //! Texts as agents write them: surrogates without their half, NUL, titles of any length.
 use crate::ids::{HEX_DIGITS, is_hex};
-use crate::limits::{NAMED_UPLOADS_MAX, SEARCHED_BYTES_MAX, TITLE_CHARS_MAX};
+use crate::limits::{NAMED_UPLOADS_MAX, SEARCHED_BYTES_MAX, SHA256_DIGITS, TITLE_CHARS_MAX};
 use std::borrow::Cow;
 use unicode_segmentation::UnicodeSegmentation;
 
@@ -134,6 +134,27 @@ pub fn upload_ids(json: &str) -> Vec<String> {
     found
 }
 
+/// Every content reference that a JSON text names, in any string or key, without repeats:
+/// `sha256:` or `ref:<output, error or message>:`, and 64 lowercase hex digits.
+pub fn content_refs(json: &str) -> Vec<String> {
+    const PREFIXES: [&str; 4] = ["sha256:", "ref:output:", "ref:error:", "ref:message:"];
+    let mut found = std::collections::BTreeSet::new();
+    if !json.contains(':') && !json.contains("\\u") {
+        return Vec::new();
+    }
+    for token in string_tokens(&replace_lone_surrogates(json)) {
+        let text = token.decode();
+        for (at, prefix) in PREFIXES.iter().flat_map(|prefix| text.match_indices(prefix)) {
+            let digits = at + prefix.len();
+            let hex = text.get(digits..digits + SHA256_DIGITS);
+            if hex.is_some_and(|hex| is_hex(hex, SHA256_DIGITS)) {
+                found.insert(text[at..digits + SHA256_DIGITS].to_owned());
+            }
+        }
+    }
+    found.into_iter().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,5 +200,19 @@ mod tests {
             "a".repeat(31)
         );
         assert_eq!(upload_ids(&json), [format!("upload_{a}"), format!("upload_{b}")]);
+    }
+
+    #[test]
+    fn every_content_reference_named_anywhere_is_found_once() {
+        let (a, b) = ("a".repeat(64), "b".repeat(64));
+        let json = format!(
+            r#"{{"ref:output:{a}":["see sha256:{b}b, \ud800sha256:{b}","ref:\u006dessage:{a}"],
+                "x":"ref:other:{a} sha256:{} SHA256:{a} ref:error:{}"}}"#,
+            "A".repeat(64),
+            "b".repeat(63)
+        );
+        let expected =
+            [format!("ref:message:{a}"), format!("ref:output:{a}"), format!("sha256:{b}")];
+        assert_eq!(content_refs(&json), expected);
     }
 }

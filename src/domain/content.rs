@@ -5,7 +5,7 @@ use crate::domain::bodies::{self, Published, Taken};
 use crate::error::{Code, Error, Result};
 use crate::guard;
 use crate::ids::{BodyId, is_hex};
-use crate::limits::{CONTENT_BYTES_MAX, CONTENT_GRANTS_MAX, RUN_ID_BYTES_MAX, SHA256_DIGITS};
+use crate::limits::{CONTENT_BYTES_MAX, CONTENT_GRANTS_MAX, RUN_NAME_BYTES_MAX, SHA256_DIGITS};
 use crate::params;
 use crate::ranges::{self, File};
 use crate::scopes::{RUNS_READ, RUNS_WRITE};
@@ -101,8 +101,8 @@ pub fn grant(tx: &Tx, call: &Call) -> Result<Answer> {
     if digest_of(name).is_none() {
         return Err(Error::field("ref", "is no content's name"));
     }
-    if session_id.is_empty() || session_id.len() > RUN_ID_BYTES_MAX {
-        return Err(Error::field("session", format!("must have 1 to {RUN_ID_BYTES_MAX} bytes")));
+    if session_id.is_empty() || session_id.len() > RUN_NAME_BYTES_MAX {
+        return Err(Error::field("session", format!("must have 1 to {RUN_NAME_BYTES_MAX} bytes")));
     }
     writes(&call.who)?;
     let count = tx.query_one(

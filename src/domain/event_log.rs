@@ -154,7 +154,8 @@ struct Start {
 impl Start {
     /// `400 invalid_cursor` once the epoch is another.
     fn parse(key: &str, log: &Log) -> Result<Start> {
-        let mut parts = key.split(' ').map(str::to_owned);
+        // A resource's id may hold spaces.
+        let mut parts = key.splitn(4, ' ').map(str::to_owned);
         let (Some(position), Some(source_id), Some(kind), Some(resource_id), None) =
             (parts.next(), parts.next(), parts.next(), parts.next(), parts.next())
         else {

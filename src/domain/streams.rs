@@ -5,13 +5,14 @@ use crate::api::{Answer, Body, Call};
 use crate::auth::{self, Principal};
 use crate::domain::follow::{self, Follow};
 use crate::domain::position::{Log, LogQuery};
-use crate::domain::{event_log, presence_log, visibility};
+use crate::domain::{event_log, presence_log, runs, visibility};
 use crate::error::{Code, Error, Result};
 use crate::guard;
 use crate::ids::{CredentialId, TeamId};
 use crate::limits::{STREAM_PAGE_BYTES_MAX, STREAM_PAGE_ITEMS};
 use crate::page;
 use crate::params;
+use crate::scopes::RUNS_READ;
 use crate::store::Db;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
@@ -39,11 +40,13 @@ type Behind = fn(&Db, &Principal, &Log, i64, usize) -> Result<(Vec<Entry>, i64)>
 /// The event log; links read on in it too.
 pub const EVENTS: usize = 0;
 pub const PRESENCE: usize = 1;
+pub const RUNS: usize = 2;
 
 #[rustfmt::skip] // A table reads best as one.
 pub const TOPICS: &[Topic] = &[
     Topic { name: "events",   scope: event_log::READ_SCOPE,  log: event_log::log,    behind: event_log::entries },
     Topic { name: "presence", scope: visibility::READ_SCOPE, log: presence_log::log, behind: presence_log::entries },
+    Topic { name: "runs",     scope: RUNS_READ,              log: runs::log,         behind: runs::entries },
 ];
 
 impl Topic {
@@ -66,23 +69,28 @@ pub fn read(db: &Db, call: &Call, topic: &Topic) -> Result<Answer> {
     let team_id = &call.who.team_id;
     let log = (topic.log)(db, team_id)?;
     if format == Format::Stream {
-        // A reader that comes back says where it was; its address still says where it began.
-        let resumed = call.header("last-event-id").filter(|id| !id.is_empty());
-        let after = match resumed {
-            Some(id) => log.after(Some(id)).map_err(|error| match error.code {
-                Code::InvalidCursor => error.with("field", "Last-Event-ID"),
-                _ => error,
-            })?,
-            None => log.after(query.after.as_deref())?,
-        };
-        let (topic, at) = (topic.name.into(), log.position(after));
-        return Ok(watch(call, Of::Log { topic, at, waits: false }));
+        return stream(call, topic, &log, query.after.as_deref());
     }
     let after = log.after(query.after.as_deref())?;
     let (entries, last) = (topic.behind)(db, &call.who, &log, after, limit)?;
 
     let items: Vec<String> = entries.into_iter().map(|entry| entry.json).collect();
     Ok(call.log(&items, log.position(last)))
+}
+
+/// The log as a stream, from behind `after` on.
+pub fn stream(call: &Call, topic: &Topic, log: &Log, after: Option<&str>) -> Result<Answer> {
+    // A reader that comes back says where it was; its address still says where it began.
+    let resumed = call.header("last-event-id").filter(|id| !id.is_empty());
+    let after = match resumed {
+        Some(id) => log.after(Some(id)).map_err(|error| match error.code {
+            Code::InvalidCursor => error.with("field", "Last-Event-ID"),
+            _ => error,
+        })?,
+        None => log.after(after)?,
+    };
+    let (topic, at) = (topic.name.into(), log.position(after));
+    Ok(watch(call, Of::Log { topic, at, waits: false }))
 }
 
 /// Whose stream a socket is and where it stands; kept with the socket, so that it outlives the
@@ -324,4 +332,4 @@ impl Format {
     }
 }
 
-const _: () = assert!(EVENTS < TOPICS.len() && PRESENCE < TOPICS.len());
+const _: () = assert!(EVENTS < TOPICS.len() && PRESENCE < TOPICS.len() && RUNS < TOPICS.len());

@@ -6,7 +6,7 @@
 //! names an upload or a session's messages is there before retention may ask for it.
 use crate::domain::transfer_rows as rows;
 use crate::domain::transfer_rows::Put;
-use crate::domain::transfer_usage;
+use crate::domain::{transfer_runs, transfer_usage};
 
 /// A column's kind, where it matters to an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -213,8 +213,13 @@ pub const SECTIONS: &[Section] = &[
             where "EXISTS (SELECT 1 FROM artifact_chunk_refs r WHERE r.team_id = artifact_blobs.team_id
                               AND r.sha256 = artifact_blobs.sha256)"),
         rows::blob)),
+    flat(with(
+        table!("run_events", [row_id: int], [id, run_id, sequence, kind, created_at, payload_json], 8),
+        transfer_runs::put)),
+    flat(table!("run_claims", [run_id], [holder, acquired_at, fence], 100)),
+    flat(table!("run_fences", [run_id], [fence, settled_at], 100)),
+    flat(table!("fenced_holders", [run_id, holder], [fenced_at], 100)),
     flat(table!("content_grants", [ref, session_id], [created_at], 100)),
-    flat(table!("content_refs", [ref, row_id: int], [], 100)),
     flat(table!("content", [ref], [size, sha256, body_id, created_at], 100)),
     flat(table!("contexts", [id], [workspace, worktree, instance_id, subject_id: who, capability_hash: blob,
         session_revision, durable_revision, source_revision, provider, model, generation,
@@ -286,6 +291,9 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
     ("deleted_apps", "what retention has yet to remove here"),
     ("message_search", "made from messages"),
     ("title_search", "made from sessions"),
+    ("runs", "made from run_events"),
+    ("run_marks", "marks of the order of appends; a new epoch begins"),
+    ("content_refs", "found again in the payloads of run_events"),
     ("content_prune_queue", "kept by triggers"),
     ("staged_bodies", "bodies on their way in"),
     ("body_prune_queue", "kept by triggers"),
@@ -309,6 +317,7 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
 /// What a team must have none of before an import.
 pub const MUST_BE_EMPTY: &[(&str, &str)] = &[
     ("sessions", "SELECT 1 FROM sessions WHERE team_id = ?1 LIMIT 1"),
+    ("runs", "SELECT 1 FROM runs WHERE team_id = ?1 LIMIT 1"),
     ("contexts", "SELECT 1 FROM contexts WHERE team_id = ?1 LIMIT 1"),
 ];
 

@@ -132,6 +132,15 @@ pub fn metrics(db: &Db, call: &Call) -> Result<Answer> {
     let removed = totals.removed.iter().map(|(kind, n)| (format!("{{kind=\"{kind}\"}}"), *n));
     let help = "Rows removed by retention.";
     gauge("maintain_removed_total", help, "counter", &removed.collect::<Vec<_>>());
+    let appends = &runner.appends;
+    let help = "Appends to runs that were let in.";
+    gauge("appends_submitted_total", help, "counter", &one(appends.submitted));
+    let help = "Appends to runs that were stored.";
+    gauge("appends_committed_total", help, "counter", &one(appends.committed));
+    let help = "Appends to runs that were refused because too many waited.";
+    gauge("appends_rejected_total", help, "counter", &one(appends.rejected));
+    gauge("appends_wait_ms_total", "How long appends waited.", "counter", &one(appends.wait_ms));
+    gauge("appends_wait_ms_max", "The longest wait.", "gauge", &one(appends.wait_ms_max));
 
     let answer = Answer { body: Body::Bytes(text.into_bytes()), ..Answer::default() };
     Ok(answer.with("Content-Type", "text/plain; version=0.0.4; charset=utf-8"))

@@ -20,6 +20,7 @@ mod deliveries;
 mod events;
 mod expiries;
 pub mod health;
+mod history;
 mod in_flight;
 mod messages;
 mod old_sessions;
@@ -90,6 +91,7 @@ pub const STEPS: &[Step] = &[
     step("worktrees",  worktrees::batch,  worktrees::due),
     step("bodies",     bodies::batch,     bodies::due),
     step("context_history", context_history::batch, context_history::due),
+    step("history",    history::batch,    history::due),
     step("teams",      teams::batch,      teams::due),
     step("backfill",   backfill::batch,   backfill::due),
 ];

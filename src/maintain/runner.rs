@@ -3,6 +3,7 @@
 use super::alarm::{self, Outside};
 use super::pass::{Outcome, Pass, Slice};
 use super::work::Removed;
+use crate::appends::Appends;
 use crate::store::Db;
 
 #[derive(Default)]
@@ -14,6 +15,8 @@ pub struct Runner {
     pub totals: Totals,
     /// Kept up to date by the shell.
     pub outside: Outside,
+    /// Not of passes: kept here by the shell too, for the metrics.
+    pub appends: Appends,
 }
 
 /// Sums since this instance of the object began.

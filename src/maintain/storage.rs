@@ -38,6 +38,8 @@ const TABLES: &[(&str, &str)] = &[
     window!("attachments"),
     window!("operations"),
     window!("native_effects"),
+    window!("runs"),
+    window!("run_events"),
     window!("org_events"),
     window!("machine_presence_events"),
     window!("journal"),

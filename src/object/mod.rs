@@ -6,6 +6,7 @@ pub mod config;
 mod directory;
 mod host;
 pub mod http;
+mod intake;
 mod sockets;
 mod watchers;
 mod webhooks;
@@ -21,6 +22,7 @@ use crate::store::migrate;
 use futures_util::{TryStreamExt, stream};
 use host::Host;
 use http::Head;
+use intake::Append;
 use sockets::{BROKEN, Held, Sockets};
 use std::cell::RefCell;
 use std::ops::Not;
@@ -180,6 +182,7 @@ impl Object {
                 Ok(Answer { status: 202, ..Answer::default() })
             });
         }
+        let append = Append::enter(&self.host, head)?;
         let body = if head.is_streamed() {
             http::is_too_large(request)?.not().then(Vec::new)
         } else {
@@ -190,7 +193,12 @@ impl Object {
         }
         let reply = self.run(|plane| Ok(api::handle(plane, &head.with_body(body.as_deref()))))?;
         match reply {
-            Reply::Answer(answer) => Ok(answer),
+            Reply::Answer(answer) => {
+                if let Some(append) = append {
+                    append.answered(&answer);
+                }
+                Ok(answer)
+            }
             Reply::Job(job) => self.work(job).await,
             Reply::Intake(intake) => self.take_in(intake, request).await,
         }

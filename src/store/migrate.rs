@@ -15,9 +15,10 @@ pub const MIGRATIONS: &[(&str, &str)] = &[
     ("0007_apps", include_str!("../../migrations/0007_apps.sql")),
     ("0008_retention", include_str!("../../migrations/0008_retention.sql")),
     ("0009_transfer", include_str!("../../migrations/0009_transfer.sql")),
-    ("0010_content", include_str!("../../migrations/0010_content.sql")),
-    ("0011_webhooks", include_str!("../../migrations/0011_webhooks.sql")),
-    ("0012_contexts", include_str!("../../migrations/0012_contexts.sql")),
+    ("0010_ledger", include_str!("../../migrations/0010_ledger.sql")),
+    ("0011_content", include_str!("../../migrations/0011_content.sql")),
+    ("0012_webhooks", include_str!("../../migrations/0012_webhooks.sql")),
+    ("0013_contexts", include_str!("../../migrations/0013_contexts.sql")),
 ];
 
 #[allow(clippy::cast_possible_wrap)] // A small constant.

@@ -156,6 +156,11 @@ impl FromCell for u64 {
         i64::from_cell(cell).map(i64::unsigned_abs)
     }
 }
+impl FromCell for usize {
+    fn from_cell(cell: Cell) -> Result<Self> {
+        u64::from_cell(cell).map(|n| usize::try_from(n).unwrap_or(usize::MAX))
+    }
+}
 impl FromCell for bool {
     fn from_cell(cell: Cell) -> Result<Self> {
         i64::from_cell(cell).map(|n| n != 0)

@@ -14,6 +14,8 @@ mod groups;
 mod health;
 mod heartbeat;
 mod journal;
+mod ledger;
+mod ledger_model;
 mod links;
 mod machines;
 mod maintain;

@@ -36,6 +36,9 @@ const fn row(
 /// Every member, and a member's machine, reads; an app needs a scope.
 const READS: [u16; 6] = [200, 200, 200, 200, 200, 403];
 const ALL: [u16; 6] = [200; 6];
+/// Machines know nothing of runs.
+const LEDGER: [u16; 6] = [200, 200, 200, 200, 403, 403];
+const LEDGER_WRITES: [u16; 6] = [200, 200, 200, 403, 403, 403];
 
 /// What agents keep is their own: neither a viewer nor a machine writes, no machine reads.
 const AGENTS_READ: [u16; 6] = [200, 200, 200, 200, 403, 403];
@@ -180,6 +183,19 @@ const ROWS: &[Row] = &[
     row("POST",   "/usage", r#"{"kind":"token_usage"}"#,        [201, 201, 201, 403, 403, 403]),
     row("GET",    "/usage?by=day", "",                          AGENTS_READ),
     row("GET",    "/usage/calibration?provider=p&model=m", "",  AGENTS_FIND),
+    row("GET",    "/runs", "", LEDGER),
+    row("POST",   "/runs", r#"{"run_id":"r","events":[{"id":"e","sequence":1,"kind":"k","payload":1}]}"#, [201, 201, 201, 403, 403, 403]),
+    row("DELETE", "/runs/{run}", "",                            [204, 204, 403, 403, 403, 403]),
+    row("GET",    "/runs/{run}/events", "", LEDGER),
+    row("POST",   "/runs/{run}/events", r#"{"events":[]}"#, LEDGER_WRITES),
+    row("POST",   "/run-events", r#"{"events":[]}"#, LEDGER_WRITES),
+    row("GET",    "/run-changes", "", LEDGER),
+    row("POST",   "/runs/{run}/delete", r#"{"tombstone":{"id":"e","sequence":1,"payload":1}}"#, LEDGER_WRITES),
+    row("GET",    "/runs/{run}/claim", "",                      [404, 404, 404, 404, 403, 403]),
+    row("POST",   "/runs/{run}/claim", r#"{"holder":"h"}"#, LEDGER_WRITES),
+    row("DELETE", "/runs/{run}/claim", "",                      [400; 6]),
+    row("POST",   "/runs/{run}/claim/refresh", r#"{"holder":"h"}"#, [409, 409, 409, 403, 403, 403]),
+    row("GET",    "/runs/{run}/fenced/{holder}", "", LEDGER),
     row("GET",    "/maintain", "",                              [200, 200, 403, 403, 403, 403]),
     row("POST",   "/maintain", "",                              [200, 200, 403, 403, 403, 403]),
     row("GET",    "/metrics", "",                               [200, 200, 403, 403, 403, 403]),
@@ -238,6 +254,8 @@ fn world() -> World {
         ("{name}", "n".into()),
         ("{instance}", "i".into()),
         ("{worktree}", "w".into()),
+        ("{run}", "r".into()),
+        ("{holder}", "h".into()),
         ("{0}", "0".repeat(32)),
         ("{64}", "0".repeat(64)),
     ];
@@ -345,9 +363,8 @@ fn an_app_gets_through_where_the_route_names_a_scope_of_its_own_and_nowhere_else
             let asked = route.apps.unwrap_or(&["never"]);
             let admitted = asked.is_empty() || asked.contains(scope);
             let answer = shared.call(token, row, shared.team.id_text());
-            let fits =
-                if admitted { answer.status != 403 } else { answer.status == row.expected[5] };
-            if !fits {
+            let closed = if admitted { 403 } else { row.expected[5] };
+            if (answer.status == closed) == admitted {
                 wrong.push(format!("{} {} with {scope}: {}", row.method, row.path, answer.json));
             }
         }

@@ -48,6 +48,26 @@ const wholeSession = (messages) => [
 
 const LARGE = [
   {
+    name: 'a run that 5,000 takeovers passed on',
+    rows: [
+      `INSERT INTO run_fences (team_id, run_id, fence, settled_at)
+       VALUES (:team, 'run', 5001, ${START_MS - 30 * DAY_MS})`,
+      `INSERT INTO fenced_holders (team_id, run_id, holder, fenced_at)
+       SELECT :team, 'run', 'holder' || i, 0 FROM ${numbers(5_000)}`,
+    ],
+    removed: { claim_history: 5_001 },
+  },
+  {
+    name: 'runs with a displaced holder each',
+    rows: [
+      `INSERT INTO run_fences (team_id, run_id, fence, settled_at)
+       SELECT :team, 'run' || i, 2, ${START_MS - 30 * DAY_MS} FROM ${numbers(500)}`,
+      `INSERT INTO fenced_holders (team_id, run_id, holder, fenced_at)
+       SELECT :team, 'run' || i, 'holder', 0 FROM ${numbers(500)}`,
+    ],
+    removed: { claim_history: 1_000 },
+  },
+  {
     name: 'a cursor of 500 pins',
     rows: [
       `INSERT INTO cursors (id, team_id, principal_id, kind, filters_hash, snapshot_json, expires_at)

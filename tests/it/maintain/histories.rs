@@ -149,7 +149,8 @@ impl World {
         if self.is_migrated && self.random.chance(25) {
             return self.agent();
         }
-        match self.random.below(75) {
+        match self.random.below(79) {
+            75..=78 => self.ledger(),
             0..=24 => self.publish(),
             25..=31 => self.upload(),
             32..=37 => self.continuation(),
@@ -580,6 +581,37 @@ impl World {
     }
 
     /// Events supersede each other.
+    /// Whatever it is answered: the rules say what is left.
+    fn ledger(&mut self) {
+        if !self.is_migrated {
+            return;
+        }
+        let (run, holder) = (self.random.below(6), self.random.below(3));
+        let (owner, path) = (self.team.owner.clone(), format!("/runs/r{run}"));
+        let event = self.name("event");
+        let sequence = self.count;
+        match self.random.below(8) {
+            0 => {
+                let body =
+                    json!({ "id": event, "sequence": sequence, "kind": "step", "payload": 1 });
+                let body = json!({ "events": [body], "require": "none" });
+                self.team.post(&owner, &format!("{path}/events"), body);
+            }
+            1 => {
+                let tombstone = json!({ "id": event, "sequence": sequence, "payload": 1 });
+                let body = json!({ "tombstone": tombstone });
+                self.team.post(&owner, &format!("{path}/delete"), body);
+            }
+            2 => drop(self.team.delete(&owner, &path)),
+            3 => drop(self.team.delete(&owner, &format!("{path}/claim?force=true"))),
+            4 => drop(self.team.delete(&owner, &format!("{path}/claim?holder=h{holder}"))),
+            _ => {
+                let body = json!({ "holder": format!("h{holder}"), "mode": "takeover" });
+                self.team.post(&owner, &format!("{path}/claim"), body);
+            }
+        }
+    }
+
     fn retitle(&mut self) {
         for team in [self.team.id.to_string(), self.other_team.clone()] {
             for _ in 0..=self.random.below(3) {
@@ -884,6 +916,7 @@ const KINDS: &[&str] = &[
     "body_chunks",
     "captures",
     "chunk_refs",
+    "claim_history",
     "codes",
     "content",
     "continuations_expired",

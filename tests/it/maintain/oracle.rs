@@ -46,6 +46,10 @@ const TABLES: &[(&str, &str)] = &[
     ("usage_records", "id"),
     ("staged_bodies", "team_id, id"),
     ("body_chunks", "team_id, body_id, chunk_index"),
+    ("run_events", "row_id"),
+    ("run_claims", "team_id, run_id, holder, fence"),
+    ("run_fences", "team_id, run_id, fence"),
+    ("fenced_holders", "team_id, run_id, holder"),
 ];
 
 /// Tables whose rows retention itself adds to: only those there before are compared.
@@ -228,6 +232,9 @@ const RULES: &str = "
            SELECT team_id, body_id FROM o.content
            UNION
            SELECT team_id, id FROM o.staged_bodies);
+    DELETE FROM o.run_fences WHERE settled_at + 30 * :day <= :now;
+    DELETE FROM o.fenced_holders
+     WHERE (team_id, run_id) NOT IN (SELECT team_id, run_id FROM o.run_fences);
 ";
 
 /// Which events are current is asked after the passes, which record events of their own. What fell
@@ -274,6 +281,12 @@ const MIRRORS: &[(&str, &str, &str)] = &[
         "pending_uploads",
         "team_id, id, source_id, created_at",
         "SELECT team_id, id, source_id, created_at FROM uploads WHERE state <> 'committed'",
+    ),
+    (
+        "runs",
+        "team_id, run_id, events, tombstones, last_sequence",
+        "SELECT team_id, run_id, count(*), sum(kind = 'run_deleted'), max(sequence)
+           FROM run_events GROUP BY 1, 2",
     ),
     ("message_search", "rowid", "SELECT id FROM messages WHERE until_revision = 9007199254740991"),
     ("title_search", "rowid", "SELECT rowid FROM sessions WHERE title IS NOT NULL"),
@@ -414,6 +427,12 @@ fn mirrors(team: &Team) {
     let dangling = "SELECT count(*) FROM event_resources
                      WHERE sequence NOT IN (SELECT sequence FROM org_events)";
     assert_eq!(team.count(dangling), 0, "current events are kept");
+    // A history ages exactly while its run has neither events nor a claim.
+    let unsettled = "SELECT count(*) FROM run_fences f
+                      WHERE (settled_at IS NULL) = (
+                            (team_id, run_id) NOT IN (SELECT team_id, run_id FROM runs)
+                            AND (team_id, run_id) NOT IN (SELECT team_id, run_id FROM run_claims))";
+    assert_eq!(team.count(unsettled), 0, "a claim history ages");
     let unqueued = "SELECT count(*) FROM uploads u
                      WHERE state = 'committed'
                        AND NOT EXISTS (SELECT 1 FROM upload_refs r

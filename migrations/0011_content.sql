@@ -45,14 +45,6 @@ CREATE TABLE content_grants (
     PRIMARY KEY (team_id, ref, session_id)
 ) STRICT, WITHOUT ROWID;
 
--- The content that events of runs name.
-CREATE TABLE content_refs (
-    team_id TEXT    NOT NULL,
-    ref     TEXT    NOT NULL,
-    row_id  INTEGER NOT NULL,
-    PRIMARY KEY (team_id, ref, row_id)
-) STRICT, WITHOUT ROWID;
-
 -- Content to be looked at: whatever was written, and whatever lost what named it, not before it is
 -- 15 minutes old, since it is written before the event that names it.
 CREATE TABLE content_prune_queue (
