@@ -219,7 +219,8 @@ test('an object that dies in its alarm goes on by itself', { timeout: 90_000 }, 
 });
 
 test('seven failures in a row leave an alarm, and then it works again', async () => {
-  const { object, left } = await teamWithExpired(100);
+  // One batch takes them, so that the pass ends nothing by the clock.
+  const { object, left } = await teamWithExpired(50);
   for (let n = 0; n < 7; n += 1) {
     await object.query('UPDATE maintain_state SET pass_due_at = 0');
     await object.fail('exception', 0, 1_000_000);
@@ -227,7 +228,7 @@ test('seven failures in a row leave an alarm, and then it works again', async ()
     const alarmAt = await object.alarmAt();
     assert.ok(alarmAt > Date.now() && alarmAt <= Date.now() + MINUTE_MS, `failure ${n}: ${alarmAt}`);
   }
-  assert.equal(await left(), 100);
+  assert.equal(await left(), 50);
   await object.fail(null);
   await object.runAlarm();
   assert.equal(await left(), 0);
