@@ -300,3 +300,27 @@ test('any sequence of claims and appends, with objects that end, lets one holder
   const rows = [...runs.values()].flatMap((run) => run.rows);
   assert.deepEqual(reader.seen.toSorted((a, b) => a - b), rows.toSorted((a, b) => a - b));
 });
+
+test('what moves is streamed as it does, and a reader that comes back goes on where it was', async () => {
+  const { team, token } = await plane.createTeam('Streams');
+  const at = (rest) => `/v1/teams/${team.id}${rest}`;
+  const append = async (run, n) => {
+    const body = { events: [event(`${run}.${n}`, n)] };
+    expectStatus(200, await plane.api('POST', at(`/runs/${run}/events`), { token, body }), 'append');
+  };
+  const stream = await plane.stream(at('/run-changes'), { token });
+  await append('a', 1);
+  await append('b', 7);
+  const [first, second] = await stream.take(2);
+  assert.deepEqual([first.event, first.data.run_id, first.data.sequence], ['moved', 'a', 1]);
+  assert.deepEqual([second.data.run_id, second.data.sequence], ['b', 7]);
+  assert.equal(second.id, second.data.position);
+  stream.break();
+
+  await append('a', 2);
+  const headers = { 'last-event-id': second.id };
+  const resumed = await plane.stream(at('/run-changes'), { token, headers });
+  const third = await resumed.next();
+  assert.deepEqual([third.data.run_id, third.data.sequence], ['a', 2]);
+  resumed.break();
+});
