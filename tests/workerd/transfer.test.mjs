@@ -25,6 +25,8 @@ async function exportTeam(plane, id, token) {
 const rows = (pages, id) =>
   pages
     .flatMap(({ text }) => text.split('\n').filter((line) => line.startsWith('{"table"')))
+    // Places among the appends are the object's.
+    .map((line) => line.replace(/"row_id":\d+,?/, ''))
     .map((line) => line.replaceAll(id, 'TEAM').replace(/principal_[0-9a-f]{32}/g, 'PRINCIPAL'))
     .filter((line) => !line.includes('"resource_id":"TEAM"'))
     .sort();
@@ -62,7 +64,39 @@ async function fill(plane, team, token) {
     });
     ids.push(made.session_id);
   }
+  await append(plane, base, token);
   return { ids, upload: id, bytes };
+}
+
+const RUNS = ['run-1', 'a\0b', 'run-2'];
+
+/** 300 events of three runs in turn; one is deleted in between, one is taken over. */
+async function append(plane, base, token) {
+  const post = async (path, body) => {
+    const answer = await plane.api('POST', `${base}${path}`, { token, body });
+    assert.equal(answer.status, 200, JSON.stringify(answer.body));
+  };
+  const event = (n) => ({
+    run_id: RUNS[n % 3], id: `event-${n}`, sequence: n, kind: 'k', payload: `${n} ${'x'.repeat(2_000)}`,
+  });
+  for (let from = 0; from < 300; from += 50) {
+    await post('/run-events', { events: Array.from({ length: 50 }, (_, n) => event(from + n)) });
+    if (from === 100) await post('/runs/run-2/delete', { tombstone: { id: 't', sequence: 1_000, payload: {} } });
+    if (from === 250) for (const holder of ['h1', 'h2']) await post('/runs/run-1/claim', { holder, mode: 'takeover' });
+  }
+}
+
+/** What a reader of runs sees, without the places. */
+async function readRuns(plane, id, token) {
+  const get = async (path) => (await plane.api('GET', `/v1/teams/${id}${path}`, { token })).body;
+  const { items } = await get('/runs');
+  const { runs } = (await get('/run-changes')).data;
+  const events = [];
+  for (const run of RUNS) {
+    const page = await get(`/runs/${encodeURIComponent(run)}/events?limit=200`);
+    events.push(page.items.map(({ row_id, ...event }) => event));
+  }
+  return { items, runs: Object.entries(runs), events, claim: (await get('/runs/run-1/claim')).data };
 }
 
 for (const sharding of ['team', 'server']) {
@@ -91,6 +125,10 @@ for (const sharding of ['team', 'server']) {
         const [before, after] = [await read(old.team.id, old.token), await read(fresh.team.id, token)];
         assert.deepEqual(after.body.items, before.body.items);
       }
+      assert.deepEqual(
+        await readRuns(plane, fresh.team.id, token),
+        await readRuns(plane, old.team.id, old.token),
+      );
       const found = await plane.api('GET', `${base}/sessions?q=about7x2`, { token });
       assert.deepEqual(found.body.items.map(({ id }) => id), [ids[7]]);
       const content = await plane.fetch('GET', `${base}/uploads/${upload}/content`, { token });
