@@ -303,7 +303,7 @@ impl Position {
             key.len() == table.key_count
                 && key.iter().zip(table.columns).all(|(value, column)| match column.kind {
                     Kind::Int => value.as_i64().is_some_and(|n| n.abs() <= SAFE_INTEGER_MAX),
-                    Kind::Plain | Kind::Who | Kind::Blob => value.is_string(),
+                    Kind::Plain | Kind::Who | Kind::Own | Kind::Blob => value.is_string(),
                 })
         };
         let unit_fits = at.unit.as_ref().is_none_or(|unit| {

@@ -17,6 +17,8 @@ pub enum Kind {
     /// Names a principal, whose id may have to change.
     Who,
     Blob,
+    /// A name that a client chose, of any characters.
+    Own,
 }
 
 pub struct Column {
@@ -62,6 +64,9 @@ macro_rules! kind {
     };
     (blob) => {
         Kind::Blob
+    };
+    (own) => {
+        Kind::Own
     };
 }
 
@@ -213,13 +218,18 @@ pub const SECTIONS: &[Section] = &[
             where "EXISTS (SELECT 1 FROM artifact_chunk_refs r WHERE r.team_id = artifact_blobs.team_id
                               AND r.sha256 = artifact_blobs.sha256)"),
         rows::blob)),
-    flat(with(
-        table!("run_events", [row_id: int], [id, run_id, sequence, kind, created_at, payload_json], 8),
+    // By the order of appends; the index of a team's ids would have every page sorted.
+    flat(read_by(
+        table!("run_events", [row_id: int], [id: own, run_id: own, sequence, kind: own, created_at, payload_json], 8),
+        "SELECT row_id, id, run_id, sequence, kind, created_at, payload_json
+           FROM run_events NOT INDEXED
+          WHERE team_id = ? AND row_id > ?
+          ORDER BY row_id LIMIT ?",
         transfer_runs::put)),
-    flat(table!("run_claims", [run_id], [holder, acquired_at, fence], 100)),
-    flat(table!("run_fences", [run_id], [fence, settled_at], 100)),
-    flat(table!("fenced_holders", [run_id, holder], [fenced_at], 100)),
-    flat(table!("content_grants", [ref, session_id], [created_at], 100)),
+    flat(table!("run_claims", [run_id: own], [holder: own, acquired_at, fence], 100)),
+    flat(table!("run_fences", [run_id: own], [fence, settled_at], 100)),
+    flat(table!("fenced_holders", [run_id: own, holder: own], [fenced_at], 100)),
+    flat(table!("content_grants", [ref, session_id: own], [created_at], 100)),
     flat(table!("content", [ref], [size, sha256, body_id, created_at], 100)),
     flat(table!("contexts", [id], [workspace, worktree, instance_id, subject_id: who, capability_hash: blob,
         session_revision, durable_revision, source_revision, provider, model, generation,
@@ -332,7 +342,7 @@ impl Table {
         let own = &self.columns[usize::from(parent.is_some())..self.key_count];
         let first = own.iter().map(|column| match column.kind {
             Kind::Int => (-1).into(),
-            Kind::Plain | Kind::Who | Kind::Blob => "".into(),
+            Kind::Plain | Kind::Who | Kind::Own | Kind::Blob => "".into(),
         });
         parent.cloned().into_iter().chain(first).collect()
     }

@@ -79,6 +79,7 @@ impl Into<'_> {
                 STANDARD.decode(text).map(Cell::Blob).map_err(|_| misfit())
             }
             (Json::String(text), Kind::Who) => Ok(Cell::Text(self.renamed(text))),
+            (Json::String(text), Kind::Own) => Ok(Cell::Text(text.clone())),
             (Json::String(text), Kind::Plain) if !text.contains('\0') => {
                 Ok(Cell::Text(text.clone()))
             }

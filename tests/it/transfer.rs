@@ -67,7 +67,11 @@ fn rows(pages: &[(Option<String>, Vec<u8>)], team_id: &str) -> Vec<String> {
     let all = pages.iter().flat_map(|(_, page)| lines(page));
     let mut rows: Vec<String> = all
         .filter(|line| line["table"].is_string())
-        .map(|line| line.to_string().replace(team_id, "TEAM"))
+        .map(|mut line| {
+            // Places among the appends are the object's.
+            line["row"].as_object_mut().unwrap().remove("row_id");
+            line.to_string().replace(team_id, "TEAM")
+        })
         .collect();
     rows.sort();
     rows
@@ -161,8 +165,39 @@ fn full() -> (Team, Publisher, Vec<String>) {
     let staging = team.begin(&laptop.token, json!({ "harness": "codex", "native_id": "n4" }));
     let part = json!({ "messages": messages(0, 2, "staged") }).to_string();
     assert_eq!(team.put(&laptop.token, &format!("/captures/{staging}/parts/0"), &part).status, 204);
+    runs(&team);
     team.settle();
     (team, laptop, vec![first, second])
+}
+
+const OUTPUT: &[u8] = b"what a run put out";
+
+/// Runs whose appends go back and forth; one is deleted and begins anew, one is taken over.
+fn runs(team: &Team) {
+    let output = format!("sha256:{}", hex(&Sha256::digest(OUTPUT)));
+    let put = team.send(&team.owner, "PUT", &format!("/content/{output}"), &[], Some(OUTPUT));
+    assert_eq!(put.status, 204);
+    let event = |run: &str, sequence: i64, payload: &str| {
+        json!({ "run_id": run, "id": format!("{run}-{sequence}"), "sequence": sequence,
+            "kind": "k", "payload": payload })
+    };
+    let append = |events: Json| {
+        let got = team.post(&team.owner, "/run-events", json!({ "events": events }));
+        assert_eq!(got.status, 200, "{}", got.json);
+    };
+    append(json!([event("z", 1, &output), event("a\0b", 1, "x"), event("again", 1, "x")]));
+    append(json!([event("z", 7, "x"), event("a\0b", 3, "\0")]));
+    let tombstone = json!({ "tombstone": { "id": "t", "sequence": 4, "payload": {} } });
+    assert_eq!(team.post(&team.owner, "/runs/again/delete", tombstone).status, 200);
+    append(json!([event("again", 5, "x"), event("z", 3, "x")]));
+    for holder in ["h1", "h2"] {
+        let ask = json!({ "holder": holder, "mode": "takeover" });
+        assert_eq!(team.post(&team.owner, "/runs/z/claim", ask).status, 200);
+    }
+    // A history without events or a claim.
+    let ask = json!({ "holder": "h3" });
+    assert_eq!(team.post(&team.owner, "/runs/idle/claim", ask).status, 200);
+    assert_eq!(team.delete(&team.owner, "/runs/idle/claim?holder=h3").status, 204);
 }
 
 /// A token of a machine's custodian.
@@ -258,6 +293,23 @@ fn moves_to(from: &Team, to: &Place, laptop: &Publisher, sessions: &[String], re
         assert!(!new.is_empty(), "{q}");
         assert_eq!(old, new, "{q}");
     }
+    let runs = |place: &Place| {
+        let moved = place.get("/run-changes").data(200)["runs"].to_string();
+        let events = ["z", "a%00b", "again"].map(|run| {
+            let got = place.get(&format!("/runs/{run}/events"));
+            let own = |event: &Json| (event["id"].clone(), event["payload"].clone());
+            got.items().iter().map(own).collect::<Vec<_>>()
+        });
+        let claim = place.get("/runs/z/claim").data(200).clone();
+        (moved, events, claim, place.get("/runs").items().clone())
+    };
+    assert_eq!(runs(&here(from)), runs(to));
+    let late = json!({ "events": [{ "id": "late", "sequence": 9, "kind": "k", "payload": 1 }],
+        "claim": { "holder": "h1", "fence": 1 } });
+    let late = to.send("POST", "/runs/z/events", late.to_string().as_bytes());
+    assert_eq!(late.refusal().1, "claim_held", "fences move too");
+    assert_eq!(to.get("/runs/z/fenced/h1").data(200)["fenced"], true);
+
     let artifacts = to.get(&format!("/sessions/{}/artifacts", sessions[0]));
     let upload = artifacts.items()[0]["upload_id"].as_str().unwrap().to_owned();
     assert_eq!(to.get(&format!("/uploads/{upload}/content")).bytes, vec![7; 100_000]);
@@ -274,6 +326,8 @@ fn moves_to(from: &Team, to: &Place, laptop: &Publisher, sessions: &[String], re
     to.team.advance(2 * DAY_MS);
     oracle::check(to.team);
     assert_eq!(to.get(&format!("/uploads/{upload}/content")).status, 200);
+    let output = format!("/content/sha256:{}", hex(&Sha256::digest(OUTPUT)));
+    assert_eq!(to.get(&output).bytes, OUTPUT, "its event names it");
     assert_eq!(to.get(&format!("/sessions/{}/messages", sessions[0])).items().len(), 6);
 }
 
@@ -408,6 +462,11 @@ fn what_no_export_wrote_is_refused_by_name() {
         (of("captures").replace(r#""begin_json":""#, r#""begin_json":"x"#), "captures.begin_json"),
         (of("sync_rules").replace("root_id", "root"), "sync_rules.value_json"),
         (of("messages"), "session_id"),
+        (of("run_events").replace(r#""sequence":"#, r#""sequence":-"#), "row.sequence"),
+        (
+            of("run_events").replace(r#""payload_json":""#, r#""payload_json":"x"#),
+            "run_events.payload_json",
+        ),
         (of("artifact_blobs").replace(r#""size":"#, r#""size":1"#), "bytes"),
         (of("memberships").replace("principal_", "p_"), "memberships.no"),
     ];
