@@ -1,4 +1,5 @@
 //! Moving a team: its export goes into another team, and comes out of it the same.
+use crate::agent::{Agent, binding, payload, turn};
 use crate::capture::{messages, session};
 use crate::maintain::oracle;
 use crate::team::{Got, Publisher, Team};
@@ -68,8 +69,9 @@ fn rows(pages: &[(Option<String>, Vec<u8>)], team_id: &str) -> Vec<String> {
     let mut rows: Vec<String> = all
         .filter(|line| line["table"].is_string())
         .map(|mut line| {
-            // Places among the appends are the object's.
-            line["row"].as_object_mut().unwrap().remove("row_id");
+            // Places among the appends are the object's, and so are the numbers of records.
+            let key = if line["table"] == "usage_records" { "id" } else { "row_id" };
+            line["row"].as_object_mut().unwrap().remove(key);
             line.to_string().replace(team_id, "TEAM")
         })
         .collect();
@@ -166,8 +168,33 @@ fn full() -> (Team, Publisher, Vec<String>) {
     let part = json!({ "messages": messages(0, 2, "staged") }).to_string();
     assert_eq!(team.put(&laptop.token, &format!("/captures/{staging}/parts/0"), &part).status, 204);
     runs(&team);
+    keeps(&team);
     team.settle();
     (team, laptop, vec![first, second])
+}
+
+/// What an agent keeps: a conversation with a large payload, a snapshot, a worktree, usage.
+fn keeps(team: &Team) {
+    let agent = Agent::new(team);
+    let send = |method: &str, path: &str, body: Json| {
+        let capability = [("x-context-capability", agent.capability.as_str())];
+        let text = body.to_string();
+        let got = team.send(&agent.token, method, path, &capability, Some(text.as_bytes()));
+        assert!(got.status < 300, "{method} {path}: {}", got.json);
+    };
+    send("PUT", "/contexts/c1", json!({ "binding": binding("m"), "title": "T", "dir": "/d" }));
+    let mut first = turn("o1", (0, 0, 0), "hello");
+    first["payloads"] = json!([payload("p1", &[7; 300_000])]);
+    first["events"][0]["payload_ref"] = json!("p1");
+    send("POST", "/contexts/c1/commit", first);
+    send("POST", "/contexts/c1/commit", turn("o2", (1, 1, 2), "again"));
+    send("PUT", "/snapshots/s1", json!({ "messages": [{ "role": "user", "content": "x" }] }));
+    send("PUT", "/snapshots/s1/admission", json!({ "agent": "a", "digest": "d", "names": ["n"] }));
+    send("POST", "/worktrees", json!({ "worktree": "w", "instance_id": "i1", "path": "/w" }));
+    send("POST", "/worktrees/i1/register", json!({ "path": "/w" }));
+    let usage = json!({ "kind": "token_usage", "provider": "p", "model": "m", "session_id": "c1",
+        "input_tokens": 10, "estimated_tokens": 8 });
+    send("POST", "/usage", json!({ "records": [usage, usage] }));
 }
 
 const OUTPUT: &[u8] = b"what a run put out";
