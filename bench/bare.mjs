@@ -13,6 +13,7 @@ export class Team extends DurableObject {
   #sql = this.ctx.storage.sql;
   #replay;
   #times = 0;
+  #mark;
 
   async fetch(request) {
     const path = new URL(request.url).pathname;
@@ -68,15 +69,17 @@ export class Team extends DurableObject {
 
   /**
    * `statements` is what a request ran, each `{ query, bindings }`, and `next` what the one after it
-   * ran; a number that differs goes on growing so. `answer` is what it answered.
+   * ran; a number that differs goes on growing so. `answer` is what it answered. Where a text holds `mark`,
+   * eight digits, or their hex digits, each run has others there.
    */
-  async setReplay({ statements, next, answer }) {
+  async setReplay({ statements, next = statements, answer, mark }) {
     this.#replay = statements.map(({ query, bindings }, at) => {
       const other = next[at].bindings;
       const step = (value, n) => (typeof value === 'number' ? other[n] - value : 0);
       return { query, bindings: bindings.map(fromJson), steps: bindings.map(step) };
     });
     this.answer = answer;
+    this.#mark = mark;
     this.#times = 0;
   }
 
@@ -85,7 +88,7 @@ export class Team extends DurableObject {
     this.#times += 1;
     this.ctx.storage.transactionSync(() => {
       for (const { query, bindings, steps } of this.#replay) {
-        const now = bindings.map((value, n) => (steps[n] === 0 ? value : value + this.#times * steps[n]));
+        const now = bindings.map((value, n) => (steps[n] === 0 ? this.#marked(value) : value + this.#times * steps[n]));
         const cursor = this.#sql.exec(query, ...now);
         cursor.toArray();
         counts.rowsRead += cursor.rowsRead;
@@ -96,10 +99,17 @@ export class Team extends DurableObject {
     return Response.json(this.answer);
   }
 
+  #marked(value) {
+    if (!this.#mark || typeof value !== 'string') return value;
+    const other = String(50_000_000 + this.#times);
+    return value.replaceAll(this.#mark, other).replaceAll(hex(this.#mark), hex(other));
+  }
+
   /** What the last replay read and wrote. */
   async counts() {
     return this.counted;
   }
 }
 
+const hex = (digits) => [...digits].map((digit) => `3${digit}`).join('');
 const fromJson = (value) => (value?.bytes ? new Uint8Array(value.bytes).buffer : value);

@@ -57,7 +57,8 @@ const SCHEMA = `SELECT type, name, sql FROM sqlite_master
                  WHERE sql IS NOT NULL AND name NOT GLOB '_cf_*' AND name NOT GLOB '*_search*'
                    AND name NOT GLOB 'sqlite_*' AND sql NOT GLOB '*_search*'`;
 
-async function contents(object) {
+/** A store as text, without its search. */
+export async function contents(object) {
   const schema = await object.query(SCHEMA);
   const tables = {};
   for (const { name } of schema.filter(({ type }) => type === 'table')) {
@@ -68,7 +69,8 @@ async function contents(object) {
   return { schema, tables };
 }
 
-async function measure(plane, other, { seen, store }) {
+/** The bare object with such a store. */
+export async function cloned(other, store) {
   const object = other.team('bare');
   const of = (wanted) => store.schema.filter(({ type }) => wanted.includes(type));
   for (const { sql } of of(['table'])) await object.query(sql);
@@ -76,6 +78,11 @@ async function measure(plane, other, { seen, store }) {
     for (const line of lines) await object.query(`INSERT INTO "${name}" VALUES (${line})`);
   }
   for (const { sql } of of(['index', 'trigger'])) await object.query(sql);
+  return object;
+}
+
+async function measure(plane, other, { seen, store }) {
+  const object = await cloned(other, store);
   const [first, second] = seen;
   const replay = { statements: first.recorded, next: second.recorded, answer: { data: second.data } };
   await object.timed('setReplay', replay);
