@@ -15,7 +15,7 @@ import { Stop, main, seconds } from '../scripts/lib/log.mjs';
 import { inRoot } from '../scripts/lib/paths.mjs';
 import { atMost, progress, takeMemory } from './lib.mjs';
 
-const SECTIONS = ['retention', 'drain', 'beside', 'intake', 'heartbeats', 'ledger', 'start'];
+const SECTIONS = ['retention', 'drain', 'beside', 'intake', 'heartbeats', 'ledger', 'live', 'start'];
 const MEMORY_MIB_MAX = 32;
 
 const print = (line) => process.stdout.write(`${line}\n`);
