@@ -532,3 +532,22 @@ fn a_custodian_revokes_and_revives_their_machine() {
     let token = again.data(200)["credential"]["token"].as_str().unwrap();
     assert!(team.is_accepted(token));
 }
+
+#[test]
+fn all_150_sessions_that_somebody_follows_are_named() {
+    let team = Team::new();
+    let laptop = team.publisher("laptop");
+    for n in 0..150 {
+        let said = crate::capture::messages(0, 1, "a");
+        let made = team.publish(&laptop.token, &format!("n{n}"), &said);
+        let session_id = crate::capture::session(&made).parse().unwrap();
+        team.live.borrow_mut().follow(&team.id, &session_id);
+    }
+    let body = json!({ "incarnation_id": "i", "sequence": 1, "bindings": [], "roots": [] });
+    let got = beat(&team, &laptop, body);
+    let watched = got.data(200)["watched"].as_array().unwrap();
+    let names: std::collections::BTreeSet<_> =
+        watched.iter().map(|one| one["native_id"].as_str().unwrap()).collect();
+    assert_eq!(names.len(), 150);
+    assert_eq!(watched[0]["harness"], "claude-code");
+}
