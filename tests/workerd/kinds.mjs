@@ -316,242 +316,92 @@ export const KINDS = [
     live: { settled: 'NULL' },
   },
   {
-    name: 'journal',
+    name: 'checkpoints (5 of a context)',
     rows: (tag, count, { created }) => [
-      `INSERT INTO journal (team_id, principal_id, action, target_id, request_id, created_at)
-       SELECT :team, 'user_1', 'act', '${tag}', '', ${created} FROM ${numbers(count)}`,
+      context(`k_${tag}`, count / 5, `, checkpoint_revision = 9, prune_at = ${created + 30 * DAY_MS}`),
+      `INSERT INTO context_checkpoints
+           (team_id, context_id, durable_revision, id, session_revision, source_start, source_end,
+            turn_id, algorithm, schema_version, provider, model, generation, body_id, sha256, size,
+            created_at)
+       SELECT :team, 'k_${tag}' || n.i, r.i + 1, 'x' || r.i, 1, 0, r.i, 1, 'a', 1, 'p', 'm', 1,
+              'body_k${tag}' || n.i || '-' || r.i, '', 1, iif(r.i < 6, ${created}, ${FAR_MS})
+         FROM ${numbers(count / 5)} AS n, ${numbers(9)} AS r`,
     ],
-    due: (at) => ({ created: at - 90 * DAY_MS }),
-    live: { created: START_MS },
+    due: (at) => ({ created: at - 30 * DAY_MS }),
+    live: { created: FAR_MS },
   },
   {
-    name: 'captures in flight',
-    rows: (tag, count, { created }) => [
-      `INSERT INTO captures (team_id, id, source_id, state, begin_json, created_at)
-       SELECT :team, 'flight_${tag}' || i, 'source_1', 'staging', '{}', ${created}
+    name: 'payloads, unnamed',
+    rows: (tag, count, { staged }) => [
+      context(`s_${tag}`, 1),
+      `INSERT INTO context_payloads
+           (team_id, context_id, ref, sha256, size, body_id, staged_at, created_at)
+       SELECT :team, 's_${tag}0', 'r' || i, '', 1, 'body_s${tag}' || i, ${staged}, ${staged}
          FROM ${numbers(count)}`,
     ],
-    due: (at) => ({ created: at - DAY_MS }),
-    live: { created: START_MS },
+    due: (at) => ({ staged: at - DAY_MS }),
+    live: { staged: FAR_MS },
   },
   {
-    name: 'uploads in flight (2 chunks each)',
-    rows: (tag, count, { created }) => [
-      upload(`flight_${tag}`, count / 2, 'pending', created),
-      chunks(`flight_${tag}`, count / 2, 2),
+    name: 'what deleted contexts held (10 events, 5 payloads, 5 checkpoints)',
+    rows: (tag, count, { deleted }) => [
+      context(`d_${tag}`, count / 20, `, deleted_at = ${deleted}, purge_at = ${deleted + 365 * DAY_MS}`),
+      `INSERT INTO context_events
+           (team_id, context_id, sequence, kind, role, size, provenance, redaction_status, created_at)
+       SELECT :team, 'd_${tag}' || n.i, r.i, '', '', 1, '', '', 0
+         FROM ${numbers(count / 20)} AS n, ${numbers(10)} AS r`,
+      `INSERT INTO context_payloads
+           (team_id, context_id, ref, sha256, size, is_source, created_at)
+       SELECT :team, 'd_${tag}' || n.i, 'r' || r.i, '', 1, 1, 0
+         FROM ${numbers(count / 20)} AS n, ${numbers(5)} AS r`,
+      `INSERT INTO context_checkpoints
+           (team_id, context_id, durable_revision, id, session_revision, source_start, source_end,
+            turn_id, algorithm, schema_version, provider, model, generation, sha256, size,
+            created_at)
+       SELECT :team, 'd_${tag}' || n.i, r.i, 'x' || r.i, 1, 0, r.i, 1, 'a', 1, 'p', 'm', 1, '', 1, 0
+         FROM ${numbers(count / 20)} AS n, ${numbers(5)} AS r`,
     ],
-    due: (at) => ({ created: at - DAY_MS }),
-    live: { created: START_MS },
+    due: (at) => ({ deleted: at - 365 * DAY_MS }),
+    live: { deleted: FAR_MS },
   },
   {
-    name: 'captures, settled',
-    rows: (tag, count, { settled }) => [
-      `INSERT INTO captures
-           (team_id, id, source_id, state, begin_json, created_at, settled_at, result_json)
-       SELECT :team, 'settled_${tag}' || i, 'source_1', 'committed', '{}', ${settled}, ${settled}, '{}'
-         FROM ${numbers(count)}`,
-    ],
-    due: (at) => ({ settled: at - DAY_MS }),
-    live: { settled: START_MS },
-  },
-  {
-    name: 'versions (one of two)',
-    rows: (tag, count, { created }) => [
-      ...session(`versions_${tag}`, count / 10, { at: FAR_MS, revision: 2 }),
-      ...[1, 2].map((revision) => version(`versions_${tag}`, count / 10, revision, created)),
-      messages(`versions_${tag}`, count, { revision: 1 }),
-    ],
-    due: (at) => ({ created: at }),
-    live: { created: START_MS },
-  },
-  {
-    name: 'messages, 500 of one session',
-    rows: (tag, count) => [
-      ...session(`m1_${tag}`, 1, { at: FAR_MS, revision: 3 }),
-      version(`m1_${tag}`, 1, 3, START_MS),
-      messages(`m1_${tag}`, count, { revision: 1, until: 2, perSession: count }),
-    ],
-    queue: (tag) => deadMessages(`m1_${tag}`, 1),
-  },
-  {
-    name: 'messages, 10 of each session',
-    rows: (tag, count) => [
-      ...session(`m10_${tag}`, count / 10, { at: FAR_MS, revision: 3 }),
-      version(`m10_${tag}`, count / 10, 3, START_MS),
-      messages(`m10_${tag}`, count, { revision: 1, until: 2 }),
-    ],
-    queue: (tag, count) => deadMessages(`m10_${tag}`, count / 10),
-  },
-  {
-    name: 'sessions, aged (10 messages each)',
-    rows: (tag, count, { updated }) => wholeSessions(`aged_${tag}`, count, updated),
-    due: (at) => ({ updated: at - SESSIONS_DAYS * DAY_MS }),
-    live: { updated: START_MS },
-  },
-  {
-    name: 'sessions, deleted (10 messages each)',
-    rows: (tag, count) => wholeSessions(`deleted_${tag}`, count, START_MS),
-    queue: (tag, count) => [
-      `UPDATE sessions SET deleted_at = ${START_MS}
-        WHERE team_id = :team
-          AND id IN (SELECT ${id('session', `deleted_${tag}`)} FROM ${numbers(count / 10)})`,
-    ],
-  },
-  {
-    name: 'parts (10 a capture)',
-    rows: (tag, count) => [
-      `INSERT INTO captures
-           (team_id, id, source_id, state, begin_json, created_at, settled_at)
-       SELECT :team, 'parts_${tag}' || i, 'source_1', 'committed', '{}', ${FAR_MS}, ${FAR_MS}
-         FROM ${numbers(count / 10)}`,
-      `INSERT INTO capture_parts
-           (team_id, capture_id, part_index, digest, messages_json, digests_json, created_at)
-       SELECT :team, 'parts_${tag}' || (i / 10), i % 10, '', '[]', '{}', ${FAR_MS}
-         FROM ${numbers(count)}`,
-    ],
-    queue: (tag, count) => [
-      `INSERT INTO parts_prune_queue (team_id, capture_id)
-       SELECT :team, 'parts_${tag}' || i FROM ${numbers(count / 10)}`,
-    ],
-  },
-  {
-    name: 'uploads (4 chunks each)',
-    rows: (tag, count, { committed }) => [
-      upload(`whole_${tag}`, count / 4, 'committed', committed),
-      chunks(`whole_${tag}`, count / 4, 4),
-    ],
-    due: (at) => ({ committed: at - DAY_MS }),
-    live: { committed: START_MS },
-  },
-  {
-    name: 'blobs of 16 bytes',
-    rows: (tag, count) => [blobs(`blob_${tag}`, count, 16)],
-    queue: (tag, count) => queuedBlobs(`blob_${tag}`, count),
-  },
-  {
-    name: 'blobs of 64 KiB',
-    stored: 0, // Those of the row above stand for them.
-    removes: 50,
-    rows: (tag, count) => [blobs(`large_${tag}`, count, 65_536)],
-    queue: (tag, count) => queuedBlobs(`large_${tag}`, count),
-  },
-  {
-    name: 'events',
-    rows: (tag, count, { created }) => [
-      `INSERT INTO org_events
-           (team_id, resource_kind, resource_id, type, value_json, created_at)
-       SELECT :team, 'session', '${tag}' || i, 'session.created', '{}', ${created}
-         FROM ${numbers(count)}`,
-      // What is alive is its resource's current event.
-      `INSERT INTO event_resources (team_id, source_id, resource_kind, resource_id, sequence)
-       SELECT team_id, '', resource_kind, resource_id, sequence
-         FROM org_events
-        WHERE created_at = ${created} AND resource_id GLOB 'live*'`,
-    ],
-    due: (at) => ({ created: at - 7 * DAY_MS }),
-    live: { created: START_MS },
-  },
-  {
-    name: 'presence events',
-    rows: (tag, count, { created }) => [
-      `INSERT INTO machine_presence_events (team_id, machine_id, linked, created_at)
-       SELECT :team, 'machine_${tag}' || i, 0, ${created} FROM ${numbers(count)}`,
-    ],
-    due: (at) => ({ created: at - 7 * DAY_MS }),
-    live: { created: START_MS },
-  },
-  {
-    name: 'links lost',
-    removes: 50,
-    rows: (tag, count, { lost }) => [
-      `INSERT INTO machine_presence (team_id, machine_id, linked, lost_at, changed_at)
-       SELECT :team, ${id('machine', `link_${tag}`)}, 1, ${lost}, ${START_MS}
-         FROM ${numbers(count)}`,
-    ],
-    due: (at) => ({ lost: at - 45 * SECOND_MS }),
-    live: { lost: null },
-  },
-  {
-    name: 'deliveries (1 attempt each)',
-    rows: (tag, count, { settled }) => [
-      // As many that are still pending stand in front.
-      `INSERT INTO app_webhook_deliveries
-           (id, team_id, app_id, event_type, body, state, next_at, created_at)
-       SELECT '0pending_${tag}' || i, :team, 'app_1', 'e', '{}', 'pending', ${FAR_MS}, 0
-         FROM ${numbers(count)}`,
-      `INSERT INTO app_webhook_deliveries
-           (id, team_id, app_id, event_type, body, state, next_at, created_at, settled_at)
-       SELECT '${tag}' || i, :team, 'app_1', 'e', '{}', 'delivered', 0, ${settled}, ${settled}
-         FROM ${numbers(count)}`,
-      `INSERT INTO app_webhook_attempts (delivery_id, attempt, at, status, answer)
-       SELECT '${tag}' || i, 1, ${settled}, 200, 'ok' FROM ${numbers(count)}`,
-    ],
-    due: (at) => ({ settled: at - 7 * DAY_MS }),
-    live: { settled: START_MS },
-  },
-  {
-    name: 'operations (1 effect each)',
-    rows: (tag, count, { settled }) => [
-      operations(`settled_${tag}`, count, 'succeeded', settled, settled),
-      effects(`settled_${tag}`, count, 'succeeded', settled),
-    ],
-    due: (at) => ({ settled: at - 30 * DAY_MS }),
-    live: { settled: START_MS },
-  },
-  {
-    name: 'attachments',
-    rows: (tag, count, { settled }) => [
-      `INSERT INTO attachments
-           (team_id, id, session_id, machine_id, binding_id, principal_id, state, created_at, settled_at)
-       SELECT :team, '${tag}' || i, 'session_1', 'machine_1', 'b', 'user_1', 'closed', 0, ${settled}
-         FROM ${numbers(count)}`,
-    ],
-    due: (at) => ({ settled: at - 30 * DAY_MS }),
-    live: { settled: START_MS },
-  },
-  {
-    name: 'continuations, settled',
-    rows: (tag, count, { settled }) => [
-      `INSERT INTO continuations
-           (team_id, id, session_id, state, value_json, created_at, updated_at, settled_at)
-       SELECT :team, 'settled_${tag}' || i, 'session_1', 'completed', '{}', 0, ${settled}, ${settled}
-         FROM ${numbers(count)}`,
-    ],
-    due: (at) => ({ settled: at - 30 * DAY_MS }),
-    live: { settled: START_MS },
-  },
-  {
-    name: 'credentials',
-    rows: (tag, count, { expires }) => [
-      `INSERT INTO credentials
-           (id, token_hash, kind, team_id, principal_id, created_at, expires_at)
-       SELECT '${tag}' || i, x'00', 'user', :team, 'user_1', 0, ${expires} FROM ${numbers(count)}`,
-    ],
-    due: (at) => ({ expires: at - 30 * DAY_MS }),
-    live: { expires: FAR_MS },
-  },
-  {
-    name: 'effects lost (with operation, event)',
-    removes: 100,
-    rows: (tag, count, { created }) => [
-      operations(`lost_${tag}`, count, 'running', created, null),
-      effects(`lost_${tag}`, count, 'pending', created),
-    ],
-    due: (at) => ({ created: at - DAY_MS }),
-    live: { created: START_MS },
-  },
-  {
-    name: 'continuations expired (with event)',
-    removes: 100,
+    name: 'worktrees (1 route each)',
     rows: (tag, count, { updated }) => [
-      `INSERT INTO continuations
-           (team_id, id, session_id, machine_id, state, value_json, created_at, updated_at)
-       SELECT :team, ${id('continuation', `lost_${tag}`)}, ${id('session', 'none')}, NULL, 'pending',
-              '{}', 0, ${updated}
+      `INSERT INTO worktrees
+           (team_id, workspace, instance_id, worktree, path, state, adopted, created_at, updated_at)
+       SELECT :team, 'default', '${tag}' || i, '${tag}' || i, '/p', 'deleted', 0, 0, ${updated}
+         FROM ${numbers(count)}`,
+      `INSERT INTO worktree_routes
+           (team_id, workspace, subject_id, worktree, instance_id, dir, created_at, updated_at)
+       SELECT :team, 'default', 'user_1', '${tag}' || i, '${tag}' || i, '/p', 0, 0
          FROM ${numbers(count)}`,
     ],
-    due: (at) => ({ updated: at - DAY_MS }),
-    live: { updated: START_MS },
+    due: (at) => ({ updated: at - 30 * DAY_MS }),
+    live: { updated: FAR_MS },
+  },
+  {
+    name: 'operations of contexts',
+    rows: (tag, count, { created }) => [
+      `INSERT INTO context_operations
+           (team_id, context_id, operation_id, kind, fingerprint, session_revision,
+            durable_revision, source_revision, created_at)
+       SELECT :team, 'c', '${tag}' || i, 'commit', x'00', 1, 1, 1, ${created}
+         FROM ${numbers(count)}`,
+    ],
+    due: (at) => ({ created: at - 30 * DAY_MS }),
+    live: { created: FAR_MS },
+  },
+  {
+    name: 'usage records',
+    rows: (tag, count, { created }) => [
+      `INSERT INTO usage_records
+           (team_id, workspace, principal_id, kind, provider, model, session_id, input_tokens,
+            created_at)
+       SELECT :team, 'default', 'user_1', 'token_usage', 'p', 'm', '${tag}' || (i % 50), 1, ${created}
+         FROM ${numbers(count)}`,
+    ],
+    due: (at) => ({ created: at - 400 * DAY_MS }),
+    live: { created: FAR_MS },
   },
   ...['uploads', 'captures', 'blobs'].map((walk) => ({
     name: `walk ${walk}`,
