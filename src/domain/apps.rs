@@ -145,8 +145,8 @@ pub fn create(tx: &Tx, call: &Call) -> Result<Answer> {
             &body.name,
             &principal_id,
             body.webhook_url.as_ref(),
-            &column(&events)?,
-            &column(&scopes)?,
+            &json::to_string(&events)?,
+            &json::to_string(&scopes)?,
             tx.now_ms
         ],
     )?;
@@ -221,8 +221,8 @@ pub fn change(tx: &Tx, call: &Call) -> Result<Answer> {
             &after.id,
             &after.name,
             after.webhook_url.as_ref(),
-            &column(&after.events)?,
-            &column(&after.scopes)?,
+            &json::to_string(&after.events)?,
+            &json::to_string(&after.scopes)?,
             after.disabled_at,
             goes_on
         ],
@@ -351,10 +351,6 @@ fn read(row: &mut Row) -> Result<App> {
 
 fn list_of(json: &str) -> Result<Vec<String>> {
     serde_json::from_str(json).map_err(|e| Error::internal(format!("an app's list: {e}")))
-}
-
-fn column(list: &[String]) -> Result<String> {
-    serde_json::to_string(list).map_err(|e| Error::internal(e.to_string()))
 }
 
 fn check_address(config: &Config, url: Option<&str>) -> Result<()> {

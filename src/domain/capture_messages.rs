@@ -6,6 +6,7 @@ use crate::domain::capture_commit::{Current, Version};
 use crate::domain::capture_parts::{Message, digest};
 use crate::domain::captures::Held;
 use crate::error::{Error, Result};
+use crate::json;
 use crate::limits::{BATCH_BYTES_MAX, WIDENED_AT_ONCE, WIDENED_MESSAGES_MAX};
 use crate::params;
 use crate::store::Tx;
@@ -146,7 +147,7 @@ pub fn widen_scope(tx: &Tx, call: &Call, new: &Version) -> Result<()> {
             .iter()
             .map(|(id, _, sent)| Ok((id, Message::read(sent)?.searched_text(sent))))
             .collect::<Result<Vec<_>>>()?;
-        let texts = serde_json::to_string(&texts).map_err(|e| Error::internal(e.to_string()))?;
+        let texts = json::to_string(&texts)?;
         tx.execute(
             "DELETE FROM message_search
               WHERE rowid IN (SELECT j.value ->> 0 FROM json_each(?1) j)",

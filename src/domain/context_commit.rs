@@ -148,7 +148,7 @@ fn answer(call: &Call, done: &Done, replayed: bool) -> Result<Answer> {
 pub fn insert_events(tx: &Tx, call: &Call, context: &Context, events: &[Event]) -> Result<()> {
     let mut next = context.revision.source + 1;
     for some in events.chunks(COMMIT_ROWS_AT_ONCE) {
-        let rows = serde_json::to_string(some).map_err(|e| Error::internal(e.to_string()))?;
+        let rows = json::to_string(some)?;
         tx.execute(
             "INSERT INTO context_events
                  (team_id, context_id, sequence, kind, role, tool_call_id, payload_ref, size,

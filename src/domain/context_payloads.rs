@@ -8,6 +8,7 @@ use crate::domain::context_values::Stored;
 use crate::error::{Code, Error, Result};
 use crate::guard;
 use crate::ids::{BodyId, TeamId, hex};
+use crate::json;
 use crate::limits::{COMMIT_ROWS_AT_ONCE, LABEL_BYTES_MAX, PAYLOAD_BYTES_MAX, SAFE_INTEGER_MAX};
 use crate::params;
 use crate::store::{Db, Tx};
@@ -98,7 +99,7 @@ fn held(
     let refs = refs.iter().collect::<Vec<_>>();
     let mut found = BTreeMap::new();
     for some in refs.chunks(COMMIT_ROWS_AT_ONCE) {
-        let some = serde_json::to_string(some).map_err(|e| Error::internal(e.to_string()))?;
+        let some = json::to_string(some)?;
         let rows = db.query(
             "SELECT p.ref, p.sha256, p.size, p.retention, p.body_id
                FROM json_each(?1) AS r
@@ -220,7 +221,7 @@ fn put(
 /// Payloads that are named now stay: as a source for good, else while a checkpoint names them.
 fn keep(tx: &Tx, team_id: &TeamId, context_id: &str, refs: &[&str], is_source: bool) -> Result<()> {
     for some in refs.chunks(COMMIT_ROWS_AT_ONCE) {
-        let some = serde_json::to_string(some).map_err(|e| Error::internal(e.to_string()))?;
+        let some = json::to_string(some)?;
         tx.execute(
             "UPDATE context_payloads
                 SET staged_at = NULL, is_source = max(is_source, ?4),

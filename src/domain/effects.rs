@@ -79,8 +79,7 @@ impl TakeResult {
             Settled::Failed => "failed",
         };
         let outcome = Outcome { result: self.result, error: self.error };
-        let outcome =
-            serde_json::to_string(&outcome).map_err(|e| Error::internal(e.to_string()))?;
+        let outcome = json::to_string(&outcome)?;
         if outcome.len() > EFFECT_RESULT_BYTES_MAX {
             let error = Error::too_large(EFFECT_RESULT_BYTES_MAX, "an answer");
             return Err(error.with("field", "result"));
@@ -204,7 +203,7 @@ impl Frame {
     }
 
     fn text(&self) -> Result<String> {
-        serde_json::to_string(self).map_err(|e| Error::internal(e.to_string()))
+        json::to_string(self)
     }
 }
 

@@ -9,6 +9,7 @@ use crate::domain::visibility;
 use crate::error::{Error, Result};
 use crate::guard;
 use crate::ids::{Id, TeamId};
+use crate::json;
 use crate::limits::{ROWS_EXAMINED_MAX, ROWS_FILTERED_AT_ONCE};
 use crate::page::{self, Keyset, PageQuery};
 use crate::params;
@@ -49,7 +50,7 @@ pub fn entries(
 ) -> Result<(Vec<Entry>, i64)> {
     let (events, last) = behind(db, who, log, after, limit)?;
     let entry = |event: Logged| {
-        let json = serde_json::to_string(&event).map_err(|e| Error::internal(e.to_string()))?;
+        let json = json::to_string(&event)?;
         Ok(Entry { sequence: event.sequence, name: event.name, json })
     };
     Ok((events.into_iter().map(entry).collect::<Result<_>>()?, last))

@@ -8,6 +8,7 @@ use crate::domain::streams::{self, Format, Of, Offer, Sent, Watch};
 use crate::domain::visibility::{self, Origins};
 use crate::error::{Error, Result};
 use crate::ids::{Id, MachineId, SessionId, SourceId, TeamId};
+use crate::json;
 use crate::limits::{SESSION_ORIGINS_MAX, WATCHED_MAX};
 use crate::params;
 use crate::store::Db;
@@ -101,14 +102,14 @@ pub fn states<'a>(
             "SELECT s.id, s.revision, s.origins_json
                FROM json_each(?2) j CROSS JOIN sessions s ON s.team_id = ?1 AND s.id = j.value
               WHERE s.deleted_at IS NULL",
-            params![team_id, &to_json(&session_ids)?],
+            params![team_id, &json::to_string(&session_ids)?],
             |row| Ok((row.get::<SessionId>()?, row.get::<i64>()?, row.get::<Origins>()?.0)),
         )?;
         let origins: Vec<_> = stored
             .iter()
             .flat_map(|(id, _, origins)| origins.iter().map(move |(s, h, n)| (id, s, h, n)))
             .collect();
-        let mut activities = sessions::activities(db, team_id, &to_json(&origins)?)?;
+        let mut activities = sessions::activities(db, team_id, &json::to_string(&origins)?)?;
         for session_id in session_ids {
             states.insert(session_id.clone(), State { revision: None, activity: None });
         }
@@ -160,7 +161,7 @@ pub fn watched(
           CROSS JOIN origins o ON o.team_id = ?1 AND o.session_id = j.value
           WHERE o.source_id = ?2
           LIMIT ?4",
-        params![team_id, source_id, &to_json(&session_ids)?, WATCHED_MAX],
+        params![team_id, source_id, &json::to_string(&session_ids)?, WATCHED_MAX],
         |row| Ok(Watched { harness: row.get()?, native_id: row.get()? }),
     )
 }
@@ -181,8 +182,4 @@ pub fn of_origin(
         |row| row.get::<Option<SessionId>>(),
     )?;
     Ok(session_id.flatten().filter(|id| live.followed.contains_key(id)))
-}
-
-fn to_json(value: &impl Serialize) -> Result<String> {
-    serde_json::to_string(value).map_err(|e| Error::internal(e.to_string()))
 }

@@ -192,7 +192,7 @@ pub struct Standing {
 /// Looks at the credentials of sockets that are held open; a row or two each. A person's is good
 /// while they are a member.
 pub fn standing(db: &Db, held: &BTreeSet<CredentialId>) -> Result<Standing> {
-    let held = to_json(held)?;
+    let held = json::to_string(held)?;
     let ends = db.query(
         "SELECT held.value,
                 CASE WHEN t.id IS NULL OR (c.kind = 'user' AND m.principal_id IS NULL) THEN 0
@@ -215,10 +215,6 @@ pub fn standing(db: &Db, held: &BTreeSet<CredentialId>) -> Result<Standing> {
         }
     }
     Ok(standing)
-}
-
-fn to_json(value: &impl Serialize) -> Result<String> {
-    serde_json::to_string(value).map_err(|e| Error::internal(e.to_string()))
 }
 
 /// Any frame's type.

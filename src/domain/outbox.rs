@@ -3,8 +3,9 @@
 //!
 //! Bodies are thin: they name what changed, and the app reads it with its token.
 use crate::domain::events::Event;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ids::{AppId, DeliveryId, Id, SourceId, TeamId, hex};
+use crate::json;
 use crate::limits::APPS_MAX;
 use crate::params;
 use crate::store::Tx;
@@ -133,7 +134,7 @@ pub fn insert(
     apps: &[&AppId],
 ) -> Result<u64> {
     let pairs: Vec<_> = apps.iter().map(|app_id| (app_id, id(app_id))).collect();
-    let pairs = serde_json::to_string(&pairs).map_err(|e| Error::internal(e.to_string()))?;
+    let pairs = json::to_string(&pairs)?;
     let made = tx.execute_counted(
         "INSERT INTO app_webhook_deliveries
              (id, team_id, app_id, event_type, body, state, next_at, created_at)

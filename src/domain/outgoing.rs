@@ -6,6 +6,7 @@ use crate::domain::links::Link;
 use crate::domain::live::Live;
 use crate::error::{Error, Result};
 use crate::ids::{ContinuationId, Id, MachineId, OperationId, SourceId, TeamId};
+use crate::json;
 use crate::limits::{CONTINUATIONS_TOLD_MAX, OVERDUE_AGE_MS, ROWS_FILTERED_AT_ONCE};
 use crate::params;
 use crate::store::Db;
@@ -183,6 +184,5 @@ pub fn sent(name: &str, fields: &impl Serialize) -> Result<String> {
         #[serde(flatten)]
         fields: &'a T,
     }
-    serde_json::to_string(&Frame { r#type: name, fields })
-        .map_err(|e| Error::internal(e.to_string()))
+    json::to_string(&Frame { r#type: name, fields })
 }

@@ -3,8 +3,9 @@ use crate::api::{Answer, Call};
 use crate::auth::Principal;
 use crate::domain::position::{self, Log};
 use crate::domain::streams::{self, PRESENCE, TOPICS};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ids::{MachineId, TeamId};
+use crate::json;
 use crate::params;
 use crate::store::Db;
 
@@ -45,7 +46,7 @@ pub fn entries(
             let created_at = row.get()?;
             let position = log.position(sequence);
             let entry = Entry { sequence, position, name, machine_id, linked, created_at };
-            let json = serde_json::to_string(&entry).map_err(|e| Error::internal(e.to_string()))?;
+            let json = json::to_string(&entry)?;
             Ok(streams::Entry { sequence, name: name.into(), json })
         },
     )?;

@@ -4,6 +4,7 @@ use crate::domain::context_access::{self, APP_SCOPE, Scope};
 use crate::domain::{snapshots, worktrees};
 use crate::error::{Error, Result};
 use crate::guard;
+use crate::json;
 use crate::limits::{ADMISSION_BYTES_MAX, ADMISSION_NAMES_MAX, LABEL_BYTES_MAX};
 use crate::params;
 use crate::store::{Db, Tx};
@@ -33,7 +34,7 @@ pub fn put(tx: &Tx, call: &Call) -> Result<Answer> {
     for (index, one) in admission.names.iter().enumerate() {
         guard::label(format!("names[{index}]"), one, LABEL_BYTES_MAX)?;
     }
-    let value = serde_json::to_string(&admission).map_err(|e| Error::internal(e.to_string()))?;
+    let value = json::to_string(&admission)?;
     if value.len() > ADMISSION_BYTES_MAX {
         return Err(Error::too_large(ADMISSION_BYTES_MAX, "an admission"));
     }

@@ -9,6 +9,7 @@ use crate::domain::{event_log, presence_log, runs, visibility};
 use crate::error::{Code, Error, Result};
 use crate::guard;
 use crate::ids::{CredentialId, TeamId};
+use crate::json;
 use crate::limits::{STREAM_PAGE_BYTES_MAX, STREAM_PAGE_ITEMS};
 use crate::page;
 use crate::params;
@@ -259,7 +260,7 @@ pub fn marks<'a>(
     team_ids: impl IntoIterator<Item = &'a TeamId>,
 ) -> Result<BTreeMap<TeamId, Marks>> {
     let team_ids: Vec<&TeamId> = team_ids.into_iter().collect();
-    let team_ids = serde_json::to_string(&team_ids).map_err(|e| Error::internal(e.to_string()))?;
+    let team_ids = json::to_string(&team_ids)?;
     let epochs = db.query(
         "SELECT t.id, t.auth_epoch
            FROM json_each(?1) held

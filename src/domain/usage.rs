@@ -113,7 +113,7 @@ pub fn record(tx: &Tx, call: &Call) -> Result<Answer> {
     let records: Vec<Record> = records?;
     guard::member_or_app(&call.who, APP_SCOPE)?;
 
-    let rows = serde_json::to_string(&records).map_err(|e| Error::internal(e.to_string()))?;
+    let rows = json::to_string(&records)?;
     tx.execute(
         "INSERT INTO usage_records
              (team_id, workspace, principal_id, kind, provider, model, session_id, agent, reason,

@@ -1,6 +1,6 @@
 //! What repeated calls of contexts are known by, after 30 days; audits at their end; records of
 //! usage after 400 days. Those that are due share a batch.
-use super::work::{Batch, LISTED_UNITS, Rows, Walks, Work, earliest, rows};
+use super::work::{Batch, LISTED_UNITS, Remove, Rows, Walks, Work, earliest, rows, share};
 use crate::error::Result;
 use crate::limits::{CONTEXT_OPERATION_AGE_MS, USAGE_AGE_MS};
 use crate::params;
@@ -11,7 +11,6 @@ const SHARED_UNITS: u64 = 420;
 const ROW_UNITS: u64 = 1 + LISTED_UNITS;
 const USAGE_UNITS: u64 = ROW_UNITS + 18;
 
-type Remove = fn(&Tx, &mut Work, u64) -> Result<Batch>;
 const KINDS: [Remove; 4] = [operations, imports, audits, usage];
 
 fn times(db: &Db) -> Result<Vec<Option<i64>>> {
@@ -30,16 +29,7 @@ pub fn due(db: &Db, _walks: &Walks) -> Result<Option<i64>> {
 }
 
 pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
-    let times = times(tx)?;
-    let is_due = |at: &Option<i64>| at.is_some_and(|at| at <= tx.now_ms);
-    let count = times.iter().filter(|at| is_due(at)).count() as u64;
-    let mut outcome = Batch::Done;
-    for (remove, _) in KINDS.iter().zip(&times).filter(|(_, at)| is_due(at)) {
-        if remove(tx, work, SHARED_UNITS / count)? == Batch::More {
-            outcome = Batch::More;
-        }
-    }
-    Ok(outcome)
+    share(tx, work, &KINDS, &times(tx)?, SHARED_UNITS)
 }
 
 /// Deletes up to `limit` rows that `front` finds first.

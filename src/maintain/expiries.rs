@@ -3,7 +3,7 @@
 //!
 //! Those that are due share a batch, so that none waits for another.
 use super::retention;
-use super::work::{Batch, LISTED_UNITS, Rows, Walks, Work, earliest, json, rows};
+use super::work::{Batch, LISTED_UNITS, Remove, Rows, Walks, Work, earliest, json, rows, share};
 use crate::error::Result;
 use crate::limits::{CAPTURE_EXPIRY_AGE_MS, DAY_MS};
 use crate::params;
@@ -21,7 +21,6 @@ const CURSOR_UNITS: u64 = 6;
 const PIN_UNITS: u64 = 2;
 
 /// Removes up to so many units' worth of a kind.
-type Remove = fn(&Tx, &mut Work, u64) -> Result<Batch>;
 const KINDS: [Remove; 7] =
     [idempotency, global_idempotency, codes, notes, global_cursors, cursors, journal];
 
@@ -45,16 +44,7 @@ pub fn due(db: &Db, _walks: &Walks) -> Result<Option<i64>> {
 }
 
 pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
-    let times = times(tx)?;
-    let is_due = |at: &Option<i64>| at.is_some_and(|at| at <= tx.now_ms);
-    let count = times.iter().filter(|at| is_due(at)).count() as u64;
-    let mut outcome = Batch::Done;
-    for (remove, _) in KINDS.iter().zip(&times).filter(|(_, at)| is_due(at)) {
-        if remove(tx, work, SHARED_UNITS / count)? == Batch::More {
-            outcome = Batch::More;
-        }
-    }
-    Ok(outcome)
+    share(tx, work, &KINDS, &times(tx)?, SHARED_UNITS)
 }
 
 /// Deletes the rows that `front` finds first.

@@ -1,6 +1,6 @@
 //! What came to its end 30 days ago: operations with their effects, attachments, continuations,
 //! credentials. Those that are due share a batch.
-use super::work::{Batch, LISTED_UNITS, Walks, Work, earliest, json, rows};
+use super::work::{Batch, LISTED_UNITS, Remove, Walks, Work, earliest, json, rows, share};
 use crate::error::Result;
 use crate::ids::TeamId;
 use crate::limits::SETTLED_AGE_MS;
@@ -14,7 +14,6 @@ const ROW_UNITS: u64 = 1 + LISTED_UNITS;
 const CONTINUATION_UNITS: u64 = LISTED_UNITS + 2;
 const REF_UNITS: u64 = 8;
 
-type Remove = fn(&Tx, &mut Work, u64) -> Result<Batch>;
 const KINDS: [Remove; 5] =
     [operations, attachments, expired_credentials, revoked_credentials, continuations];
 
@@ -35,16 +34,7 @@ pub fn due(db: &Db, _walks: &Walks) -> Result<Option<i64>> {
 }
 
 pub fn batch(tx: &Tx, work: &mut Work) -> Result<Batch> {
-    let times = times(tx)?;
-    let is_due = |at: &Option<i64>| at.is_some_and(|at| at <= tx.now_ms);
-    let count = times.iter().filter(|at| is_due(at)).count() as u64;
-    let mut outcome = Batch::Done;
-    for (remove, _) in KINDS.iter().zip(&times).filter(|(_, at)| is_due(at)) {
-        if remove(tx, work, SHARED_UNITS / count)? == Batch::More {
-            outcome = Batch::More;
-        }
-    }
-    Ok(outcome)
+    share(tx, work, &KINDS, &times(tx)?, SHARED_UNITS)
 }
 
 /// Effects first: an operation may have one for each machine.

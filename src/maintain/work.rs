@@ -124,6 +124,28 @@ impl Walks {
     }
 }
 
+/// Removes one kind's rows, of at most so many units, and says whether there are more.
+pub type Remove = fn(&Tx, &mut Work, u64) -> Result<Batch>;
+
+/// Removes what is due of several kinds, which share the units; `times` says when each is.
+pub fn share(
+    tx: &Tx,
+    work: &mut Work,
+    kinds: &[Remove],
+    times: &[Option<i64>],
+    units: u64,
+) -> Result<Batch> {
+    let is_due = |at: &Option<i64>| at.is_some_and(|at| at <= tx.now_ms);
+    let count = times.iter().filter(|at| is_due(at)).count() as u64;
+    let mut outcome = Batch::Done;
+    for (remove, _) in kinds.iter().zip(times).filter(|(_, at)| is_due(at)) {
+        if remove(tx, work, units / count)? == Batch::More {
+            outcome = Batch::More;
+        }
+    }
+    Ok(outcome)
+}
+
 /// The earliest of some moments.
 pub fn earliest(moments: impl IntoIterator<Item = Option<i64>>) -> Option<i64> {
     moments.into_iter().flatten().min()

@@ -20,21 +20,6 @@ before(async () => {
 after(() => plane?.stop());
 
 /** Fills a store with `stored` rows of each kind, then has each kind's turn come. */
-/** Contexts without anything. */
-function context(prefix, count, more = '') {
-  const set = more
-    .split(', ')
-    .filter(Boolean)
-    .map((part) => part.split(' = '));
-  const names = set.map(([name]) => `, ${name}`).join('');
-  const values = set.map(([, value]) => `, ${value}`).join('');
-  return `INSERT INTO contexts
-              (team_id, id, workspace, subject_id, capability_hash, provider, model, generation,
-               created_at, updated_at${names})
-          SELECT :team, '${prefix}' || i, 'default', 'user_1', x'00', 'p', 'm', 1, 0, 0${values}
-            FROM ${numbers(count)}`;
-}
-
 async function measure(stored, t) {
   const where = await makeTeam(plane);
   const settled = await fill(where, stored);
